@@ -1,0 +1,28 @@
+# One target per task; each is also a command a person can type.
+.PHONY: setup build run test quick lint types fmt unit tidy fuzz bench clean
+
+setup:
+	bash -c '. tools/setup.sh && prepare dev'
+
+build: setup
+
+run:
+	./run
+
+test:
+	./test
+
+quick:
+	./test quick
+
+lint tidy unit interop fuzz integration:
+	./test $@
+
+types: setup
+	.venv/bin/mypy
+
+fmt: setup
+	.venv/bin/ruff check --fix . && .venv/bin/ruff format .
+
+clean:
+	rm -rf build dist src/mirrormq/kernel/*.so

@@ -1,0 +1,82 @@
+"""What measuring needs from the machine: a private network, a fair share of the cores, CPU and memory figures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+IN_NAMESPACE = "MIRRORMQ_BENCH_NAMESPACE"
+SHARE = -15
+SPINNER = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
+
+
+def enter_private_network(module: str) -> bool:
+    """Run this program again in a network namespace of its own (root only): no port clashes, one set of TCP settings.
+
+    Returns whether the process is in one; without root or the permission to make one, measuring goes on outside.
+    """
+    if os.environ.get(IN_NAMESPACE):
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        subprocess.run(["sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno"], check=False, stderr=subprocess.DEVNULL)
+        return True
+    if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
+        return False
+    os.environ[IN_NAMESPACE] = "1"
+    os.execvp("unshare", ["unshare", "-n", sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def boost(pid: int) -> None:
+    """Give the session of `pid` a large share of the cores; the same for every broker, and for the generator."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(SHARE))
+
+
+def boost_self() -> None:
+    with contextlib.suppress(OSError):
+        os.setsid()
+    boost(os.getpid())
+
+
+@contextlib.contextmanager
+def cores_kept_awake(wanted: bool) -> Iterator[None]:
+    """One spinner of the idle class per core, so that sleep states do not blur latencies."""
+    spinners = [subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in range(os.cpu_count() or 1) if wanted]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
+def memory_mb(pid: int) -> float:
+    """Resident memory of one process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") / 2**20
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_until_quiet(pid: int, seconds: float, limit_s: float = 30.0) -> None:
+    """Wait until the process used under 5 % of a core for `seconds`."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        before = cpu_s(pid)
+        time.sleep(seconds)
+        if cpu_s(pid) - before < 0.05 * seconds:
+            return
+
+
+def description() -> str:
+    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("model name")), "unknown processor")
+    return f"{os.cpu_count()} cores ({cpu}), {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGESIZE') >> 30} GiB, " \
+           f"Linux {os.uname().release}, Python {sys.version.split()[0]}"

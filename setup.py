@@ -1,0 +1,68 @@
+"""Build the compiled kernel: one extension module per src/mirrormq/kernel/*.pyx.
+
+Everything else about the package stands in pyproject.toml. Two environment switches:
+MIRRORMQ_SANITIZE=address   build for AddressSanitizer (debug symbols, light optimisation)
+MIRRORMQ_CYTHON_TRACE=1     keep line tracing in the generated code (profiles and coverage of the kernel)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+JOBS = os.cpu_count() or 1
+SANITIZE = os.environ.get("MIRRORMQ_SANITIZE", "")
+TRACE = os.environ.get("MIRRORMQ_CYTHON_TRACE", "") == "1"
+
+
+class ParallelBuildExt(build_ext):
+    """build_ext that compiles the modules side by side unless told a number."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = JOBS
+
+
+def compile_flags() -> tuple[list[str], list[str]]:
+    """Flags for the compiler and for the linker."""
+    if SANITIZE == "":
+        return ["-O3", "-fno-strict-aliasing", "-Wno-unreachable-code"], []
+    if SANITIZE != "address":
+        raise SystemExit(f"MIRRORMQ_SANITIZE={SANITIZE}: only 'address' is known")
+    sanitize = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"]
+    return [*sanitize, "-O1", "-Wno-unreachable-code"], sanitize
+
+
+def extensions() -> list[Extension]:
+    """One extension per .pyx; a C file or header of the same folder is found by include path."""
+    compile_args, link_args = compile_flags()
+    macros = [("CYTHON_TRACE", "1")] if TRACE else []
+    return [
+        Extension(
+            ".".join(source.with_suffix("").parts[1:]),
+            [source.as_posix()],
+            include_dirs=[source.parent.as_posix()],
+            depends=[other.as_posix() for other in sorted(source.parent.glob("*.h"))],
+            define_macros=macros,
+            extra_compile_args=compile_args,
+            extra_link_args=link_args,
+        )
+        for source in sorted(Path("src").glob("mirrormq/kernel/*.pyx"))
+    ]
+
+
+setup(
+    cmdclass={"build_ext": ParallelBuildExt},
+    ext_modules=cythonize(
+        extensions(),
+        build_dir="build/sanitize" if SANITIZE else "build/cython",
+        include_path=["src"],
+        nthreads=JOBS,
+        compiler_directives={"language_level": "3", "linetrace": TRACE},
+    ),
+)

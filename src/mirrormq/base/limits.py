@@ -1,0 +1,122 @@
+"""Every bound of the system, each with a name. Relations between bounds are asserted next to them."""
+
+# --- wire ---
+short_string_bytes_max = 255
+"""Longest AMQP short string: its length travels in one byte."""
+
+table_depth_max = 64
+"""Nesting of tables and arrays inside one field table; deeper input could exhaust the stack."""
+
+table_bytes_max = 16 * 1024 * 1024
+"""Largest encoded field table; a table never exceeds one frame, so this is far above any frame-max in use."""
+
+# --- topology ---
+ttl_ms_max = 10 * 365 * 24 * 3600 * 1000
+"""Longest message or queue time to live: ten years, as in RabbitMQ."""
+
+priority_max = 255
+"""Highest `x-max-priority`: a message's priority travels in one byte."""
+
+hash_weight_max = 1_000_000
+"""Largest weight of one binding to an x-consistent-hash exchange."""
+
+deaths_max = 256
+"""Entries kept in a message's x-death history; with more the headers might not fit a consumer's frame."""
+
+# --- meta ---
+meta_entry_bytes_max = 256 * 1024 * 1024
+"""Largest command in the metadata log: an import of definitions is one command."""
+
+meta_log_bytes_max = 4 * 1024 * 1024
+"""The log may grow to this, or to the last snapshot's size if that is larger, before the next snapshot."""
+
+meta_snapshot_slice_records = 500
+"""Records of a snapshot encoded in one pass of the loop: about a millisecond."""
+
+access_cache_max = 10_000
+"""Permission decisions kept per user and vhost, and expanded topic patterns; names come from clients."""
+
+logins_waiting_max = 256
+"""Different passwords waiting to be hashed; at some 20 ms each this is more than any client waits."""
+
+login_failures_per_user_max = 20
+"""Failed log-ins of one user name, given back evenly over the window."""
+
+login_failures_per_address_max = 60
+"""Failed log-ins from one address, given back evenly over the window; a gateway may stand for many users."""
+
+login_failures_window_us = 60 * 1_000_000
+"""Time in which a spent allowance of failures comes back."""
+
+login_failures_tracked_max = 10_000
+"""Names and addresses whose failures are remembered."""
+
+assert login_failures_per_user_max <= login_failures_per_address_max, "one user must not need many addresses"
+
+# --- runtime ---
+read_buffer_bytes = 256 * 1024
+"""Bytes taken from a socket at once; one buffer serves all connections: nothing refers to it afterwards."""
+
+client_output_bytes_high = 512 * 1024
+"""Bytes waiting in one connection's transport above which nothing more is delivered to it."""
+
+client_output_bytes_low = 128 * 1024
+"""Bytes waiting in the transport at which deliveries go on."""
+assert client_output_bytes_low < client_output_bytes_high
+
+close_linger_ms_max = 2_000
+"""How long a closed connection is still read, so that its last frame is not lost to a reset."""
+
+proxy_header_bytes_max = 4_096
+"""Largest PROXY header of version 2, its extensions included."""
+
+open_files_percent_max = 90
+"""Part of the allowed descriptors above which new connections are refused."""
+
+tick_us = 1_000_000
+"""Longest time between two ticks of the node."""
+
+# --- connections ---
+handshake_frame_bytes_max = 4096
+"""Largest frame before the client's tune-ok: every client can read and write frames of this size."""
+
+silence_us = 3_000_000
+"""How long a client that failed the handshake, or sent broken frames, is kept waiting before its socket is closed."""
+
+close_wait_us = 30_000_000
+"""How long to wait for the client to answer connection.close and close the socket."""
+
+message_bytes_ceiling = 512 * 1024 * 1024
+"""Largest `max_message_size` that can be configured, as in RabbitMQ."""
+
+# --- queues and the pass ---
+publish_ahead_bytes = 4 * 1024 * 1024
+"""Ready bytes of a queue with a willing consumer above which its publishers are parked (the default)."""
+
+output_stall_us = 1_000_000
+"""A consumer whose socket has taken nothing for this long no longer holds publishers back."""
+
+entries_freed_per_pass = 8192
+"""Entries of purged and deleted queues freed in one pass: about a millisecond."""
+
+turn_rounds_max = 16
+"""How often queues touched by other queues (dead letters) get a turn within one pass."""
+
+# --- administration ---
+import_slice_max = 50
+"""Commands of a definition file applied before the import waits for the disk and lets others go on."""
+
+http_slice_ms = 1
+"""How long one answer is built before the loop gets its turn; half of what may hold the loop."""
+
+http_sort_run = 512
+"""Rows sorted at once; sorted runs are then merged in slices."""
+
+http_body_bytes_max = 64 * 1024 * 1024
+"""Largest body of an admin request: a definition file of a large installation."""
+
+http_page_size = 100
+"""Rows of a page, if the request does not say."""
+
+http_page_size_max = 500
+"""Most rows of a page."""

@@ -1,0 +1,199 @@
+"""The queue class: declare, delete, purge, and bindings of queues.
+
+The order of the checks is RabbitMQ's, because of two mistakes in one method the client is told about the
+first. A change of the metadata is answered when it is applied and, for what outlives a restart, flushed.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mirrormq.base.errors import access_refused, precondition_failed
+from mirrormq.broker import arguments, replyto
+from mirrormq.broker.channel_exchange import RESERVED_PREFIX, Ends, bind, unbind, without_line_ends
+from mirrormq.meta import records
+from mirrormq.meta.commands import DeclareQueue, DeleteQueue
+from mirrormq.meta.state import Outcome
+from mirrormq.wire import methods
+from mirrormq.wire.methods import Method
+
+if TYPE_CHECKING:
+    from mirrormq.broker.channel import Channel
+    from mirrormq.broker.queue import Queue
+
+
+def on_declare(channel: "Channel", method: methods.QueueDeclare) -> None:
+    """Create a queue, or check that the existing one is what the client thinks it is."""
+    name = without_line_ends(method.queue)
+    if name.startswith(replyto.QUEUE):
+        replyto.declare(channel, method, name)
+    elif method.passive:
+        _answer_declare(channel, method, channel.queue(name))
+    else:
+        _declare(channel, method, name)
+
+
+def on_delete(channel: "Channel", method: methods.QueueDelete) -> None:
+    """Delete a queue; one that does not exist counts as deleted."""
+    name = without_line_ends(channel.queue_name(method.queue))
+    channel.check("configure", "queue", name)
+    if name not in channel.vhost.queues:
+        _answer_delete(channel, method, 0)
+        return
+    queue = channel.queue(name)
+    count = ready_count(queue)
+    if method.if_empty and count:
+        raise precondition_failed(f"{queue.text} not empty")
+    if method.if_unused and queue.consumer_count:
+        raise precondition_failed(f"{queue.text} in use")
+    record = queue.record
+    channel.propose(
+        method,
+        DeleteQueue(record.vhost, record.name, record.id),
+        lambda _: _answer_delete(channel, method, count),
+        wait=record.outlives_restart,
+    )
+
+
+def on_purge(channel: "Channel", method: methods.QueuePurge) -> None:
+    """Remove all messages nobody holds."""
+    name = channel.queue_name(method.queue)
+    channel.check("read", "queue", name)
+    count = channel.queue(name).purge()
+    if not method.nowait:
+        channel.send(methods.QueuePurgeOk(count))
+
+
+def on_bind(channel: "Channel", method: methods.QueueBind) -> None:
+    """Bind a queue to an exchange."""
+    answer = None if method.nowait else methods.QueueBindOk()
+    bind(channel, method, _ends(channel, method), answer)
+
+
+def on_unbind(channel: "Channel", method: methods.QueueUnbind) -> None:
+    """Remove a binding of a queue."""
+    unbind(channel, method, _ends(channel, method), methods.QueueUnbindOk())
+
+
+def _ends(channel: "Channel", method: methods.QueueBind | methods.QueueUnbind) -> Ends:
+    """With neither queue nor key, both are the name of the queue declared last."""
+    queue = channel.queue_name(method.queue)
+    key = method.routing_key
+    if not method.queue and not key:
+        key = queue
+    return Ends(
+        source=without_line_ends(method.exchange),
+        kind="queue",
+        destination=without_line_ends(queue),
+        routing_key=key,
+        arguments=method.arguments,
+    )
+
+
+# --- declare ------------------------------------------------------------------------------------
+
+
+def _declare(channel: "Channel", method: methods.QueueDeclare, name: str) -> None:
+    vhost = channel.vhost.name
+    state = channel.host.state
+    durable = method.durable and not method.exclusive
+    owner = channel.connection.conn_id if method.exclusive else None
+    table = arguments.with_default_type(
+        method.arguments,
+        state.vhosts[vhost].default_queue_type or None,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+    )
+    if not name:
+        arguments.check_server_named(table)
+        name = channel.generate("amq.gen")
+    elif name.startswith(RESERVED_PREFIX):
+        raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
+    channel.check("configure", "queue", name)
+    existing = channel.vhost.queues.get(name)
+    if existing is not None:
+        arguments.assert_queue_equivalent(
+            existing.record, table, durable=durable, auto_delete=method.auto_delete, owner=owner
+        )
+        existing.touch_used()
+        _answer_declare(channel, method, existing)
+        return
+    _check_new(channel, method, name, table)
+    record = records.Queue(
+        vhost=vhost,
+        name=name,
+        durable=durable,
+        auto_delete=method.auto_delete,
+        exclusive=method.exclusive,
+        owner=owner,
+        arguments=table,
+        node=channel.host.node_name,
+    )
+    if owner is not None:
+        channel.connection.owns_queues = True
+    channel.propose(
+        method,
+        DeclareQueue(record),
+        lambda outcome: _declared(channel, method, name, outcome),
+        wait=record.outlives_restart,
+    )
+
+
+def _check_new(channel: "Channel", method: methods.QueueDeclare, name: str, table: dict[str, Any]) -> None:
+    vhost = channel.vhost.name
+    limit = channel.host.state.vhost_limit(vhost, "max-queues")
+    if limit is not None and len(channel.host.state.queues_in(vhost)) >= limit:
+        raise precondition_failed(
+            f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
+        )
+    dead_letters = arguments.exchange_argument("x-dead-letter-exchange", channel.text("queue", name), table)
+    if dead_letters is not None:
+        # Who declares the queue makes it read itself and write there; later no user is at hand to ask.
+        channel.check("read", "queue", name)
+        channel.check("write", "exchange", dead_letters)
+    arguments.check_queue_arguments(
+        vhost,
+        name,
+        table,
+        durable=method.durable and not method.exclusive,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+    )
+
+
+def _declared(channel: "Channel", method: methods.QueueDeclare, name: str, outcome: Outcome) -> None:
+    if outcome.error == "exists":
+        _declare(channel, method, name)  # somebody was faster while the command was under way
+        return
+    if not outcome.ok:
+        raise precondition_failed(outcome.detail)
+    channel.last_queue = name
+    if not method.nowait:
+        channel.send(methods.QueueDeclareOk(name, 0, 0))
+
+
+def _answer_declare(channel: "Channel", method: methods.QueueDeclare, queue: "Queue") -> None:
+    channel.last_queue = queue.name
+    if not method.nowait:
+        channel.send(methods.QueueDeclareOk(queue.name, ready_count(queue), queue.consumer_count))
+
+
+def _answer_delete(channel: "Channel", method: methods.QueueDelete, count: int) -> None:
+    if not method.nowait:
+        channel.send(methods.QueueDeleteOk(count))
+
+
+def ready_count(queue: "Queue") -> int:
+    """Count the messages ready; those published earlier in this pass count too, so admit them first."""
+    if queue.core.pending:
+        queue.turn()
+    return queue.message_count
+
+
+HANDLERS: dict[type[Method], Callable[["Channel", Any], None]] = {
+    methods.QueueDeclare: on_declare,
+    methods.QueueDelete: on_delete,
+    methods.QueuePurge: on_purge,
+    methods.QueueBind: on_bind,
+    methods.QueueUnbind: on_unbind,
+}

@@ -1,0 +1,73 @@
+"""Publisher confirms of one channel: never per message, always in order.
+
+Guarantee: basic.ack for publish number n is sent only when every queue that took one of the messages 1..n has made it
+durable. A pass leaves one barrier (highest publish number, positions in the logs it touched); barriers are released
+from the front, and all that are released together are answered by one cumulative basic.ack.
+"""
+
+from collections import deque
+
+from mirrormq.kernel.cores import ChannelCore
+from mirrormq.log.queuelog import QueueLog
+
+Position = tuple[QueueLog, int]
+
+_ACK = bytes.fromhex("003c0050")
+_NACK = bytes.fromhex("003c0078")
+_SINGLE = b"\x00"
+_MULTIPLE = b"\x01"
+
+
+class ConfirmTracker:
+    """Barriers of one channel in confirm mode."""
+
+    def __init__(self, core: ChannelCore) -> None:
+        self._core = core
+        self._barriers: deque[tuple[int, list[Position]]] = deque()
+        self._answered = 0
+        self._refused: set[int] = set()
+
+    @property
+    def unconfirmed(self) -> int:
+        """Publishes not answered yet."""
+        return self._core.publish_no - self._answered
+
+    @property
+    def waiting(self) -> bool:
+        """Is some barrier not released yet?"""
+        return bool(self._barriers)
+
+    def barrier(self, publish_no: int, positions: list[Position]) -> None:
+        """All publishes up to this number are done when these logs are durable up to these positions."""
+        self._barriers.append((publish_no, positions))
+
+    def nack(self, publish_no: int) -> None:
+        """A queue refused this publish; it is answered in its place, once."""
+        if publish_no > self._answered:
+            self._refused.add(publish_no)
+
+    def advance(self) -> None:
+        """Answer everything whose barrier is released."""
+        released = 0
+        while self._barriers and all(log.durable >= position for log, position in self._barriers[0][1]):
+            released = self._barriers.popleft()[0]
+        if released > self._answered:
+            self._answer(released)
+
+    def _answer(self, upto: int) -> None:
+        """Refusals one by one, everything between and behind them by as few cumulative acks as possible.
+
+        A cumulative ack leaves out what was answered before, so the nack goes first.
+        """
+        refused = {number for number in self._refused if number <= upto}
+        self._refused -= refused
+        for number in sorted(refused):
+            self._write(_NACK, number, _SINGLE)
+        first, self._answered = self._answered + 1, upto
+        while upto >= first and upto in refused:
+            upto -= 1
+        if upto >= first:
+            self._write(_ACK, upto, _SINGLE if first == upto else _MULTIPLE)
+
+    def _write(self, method: bytes, number: int, flags: bytes) -> None:
+        self._core.out.write_method(self._core.number, method + number.to_bytes(8, "big") + flags)

@@ -1,0 +1,117 @@
+"""What the broker asks of the node it runs in, so that it never imports the node.
+
+The node implements it for real; tests and the simulator use the same node or a fake with these members.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from mirrormq.base import limits
+from mirrormq.base.rng import Rng
+from mirrormq.base.types import Now, Peer
+from mirrormq.kernel.cores import QueueCore, Worklist
+from mirrormq.kernel.index import Graveyard
+from mirrormq.kernel.outbuffer import Dirty
+from mirrormq.meta.access import Access
+from mirrormq.meta.commands import Command
+from mirrormq.meta.state import MetaState, Outcome
+
+if TYPE_CHECKING:
+    from mirrormq.broker.channel import Channel
+    from mirrormq.broker.connection import Connection
+    from mirrormq.broker.queue import Queue
+    from mirrormq.broker.vhost import VHost
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Configured values that clients can notice."""
+
+    heartbeat: int = 60
+    frame_max: int = 131_072
+    channel_max: int = 2047
+    handshake_timeout_ms: int = 10_000
+    consumer_timeout_ms: int = 1_800_000
+    max_message_size: int = 134_217_728
+    publish_ahead_bytes: int = limits.publish_ahead_bytes
+    memory_limit: int = 0
+    """Bytes of process memory above which publishers are held; 0 = no limit."""
+    disk_free_limit: int = 0
+    """Free bytes on the data folder's disk below which publishers are held; 0 = no limit."""
+    loopback_users: frozenset[str] = frozenset({"guest"})
+    default_vhost: str = "/"
+    argon2_cost: tuple[int, int, int] = (19 * 1024, 2, 1)
+    """Memory in KiB, passes and lanes of hashes of new passwords."""
+
+
+class ConnectionEffects(Protocol):
+    """What a connection may ask to be done to its socket."""
+
+    def pause(self, conn: int) -> None:
+        """Stop reading from this socket."""
+        ...
+
+    def resume(self, conn: int) -> None:
+        """Read from this socket again."""
+        ...
+
+    def close(self, conn: int) -> None:
+        """Close this socket once everything written has gone out."""
+        ...
+
+
+class Host(Protocol):
+    """The node, as the broker sees it."""
+
+    now: Now
+    rng: Rng
+    settings: BrokerSettings
+    cluster_name: str
+    node_name: str
+
+    @property
+    def effects(self) -> ConnectionEffects:
+        """The outbox, as far as connections use it."""
+        ...
+
+    dirty: Dirty
+    work: Worklist
+    grave: Graveyard
+    access: Access
+    vhosts: "dict[str, VHost]"
+    channels: "dict[int, Channel]"
+    connections: "dict[int, Connection]"
+    alarms: set[str]
+    """Names of the resources that ran short: `memory`, `disk`."""
+
+    @property
+    def state(self) -> MetaState:
+        """The metadata, to be read; changes go through `propose`."""
+        ...
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], wait: bool) -> None:
+        """Change the metadata; `done` is called when it is applied and, with `wait`, flushed."""
+        ...
+
+    def authenticate(
+        self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
+    ) -> None:
+        """Check a log-in (password None: the certificate was verified); `done` gets None or why it was refused."""
+        ...
+
+    def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
+        """Call `done` once everything published to these queues so far is durable."""
+        ...
+
+    def wake_queue(self, queue: "Queue", at_mono: int) -> None:
+        """Give the queue a turn at this time."""
+        ...
+
+    def next_uid(self) -> int:
+        """A number no channel of this node had before."""
+        ...
+
+    def note(self, level: str, text: str, **fields: object) -> None:
+        """Tell the operator."""
+        ...

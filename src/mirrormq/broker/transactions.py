@@ -1,0 +1,212 @@
+"""The tx class: publishes and acknowledgements of a channel, held back until tx.commit.
+
+Guarantees, as RabbitMQ gives them
+- What a publish may do wrong (rights, missing exchange, properties) is judged when it is sent; its queues are
+  chosen then, too. What an acknowledgement names must be outstanding when it is sent.
+- Commit applies everything in the order it was sent, and is answered when all queues touched have made it
+  durable. If a queue refused one of the publishes the channel is closed with 406: the rest has happened.
+- Rollback forgets publishes and acknowledgements; the messages are outstanding as before, not requeued.
+- A channel that closes without commit has published and acknowledged nothing.
+
+Acknowledgements are kept as they came and applied later in the same order. That gives the same result: tags
+only grow, so "all up to n" covers the same deliveries at commit as when it was sent.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mirrormq.base.errors import precondition_failed
+from mirrormq.broker.confirm import ConfirmTracker
+from mirrormq.kernel.cores import QueueCore
+from mirrormq.kernel.message import Message
+from mirrormq.wire import methods
+from mirrormq.wire.methods import Method
+
+if TYPE_CHECKING:
+    from mirrormq.broker.channel import Channel
+
+COMMIT = "commit"
+
+
+class Publish(NamedTuple):
+    """A message and where it will go."""
+
+    message: Message
+    queues: list[QueueCore]
+    mandatory: bool
+
+
+class Settle(NamedTuple):
+    """An acknowledgement, one or all up to `tag`."""
+
+    kind: str
+    tag: int
+    multiple: bool
+    requeue: bool
+
+
+class RefusalTracker(ConfirmTracker):
+    """Stands in for the confirms of a transactional channel: all it must know is whether a queue refused."""
+
+    def __init__(self, channel: "Channel") -> None:
+        """Nothing refused yet."""
+        super().__init__(channel.core)
+        self.has_refused = False
+
+    def nack(self, publish_no: int) -> None:  # noqa: ARG002
+        """A queue refused a publish of the commit under way."""
+        self.has_refused = True
+
+
+class Transaction:
+    """What a transactional channel has sent since the last commit or rollback."""
+
+    __slots__ = (
+        "_channel",
+        "_settled",
+        "_settled_upto",
+        "_settles",
+        "acks_count",
+        "held_count",
+        "publishes",
+        "tracker",
+    )
+
+    def __init__(self, channel: "Channel") -> None:
+        """Begin with nothing held."""
+        self._channel = channel
+        self.tracker = RefusalTracker(channel)
+        self.publishes: list[Publish] = []
+        self._settles: list[Settle] = []
+        self._settled: set[int] = set()
+        self._settled_upto = 0
+        self.held_count = 0
+        """Deliveries covered by what is held (for reports: exact unless a multiple ack spans gaps)."""
+        self.acks_count = 0
+        """The same without rejections."""
+
+    def hold(self, kind: str, tag: int, multiple: bool, requeue: bool) -> bool:
+        """Keep an acknowledgement for the commit; False if it names nothing outstanding."""
+        core = self._channel.core
+        if tag == 0 and multiple:
+            tag = core.next_tag - 1  # "all outstanding" means now, not at commit
+            if tag <= self._settled_upto:
+                return True
+        elif tag <= self._settled_upto or tag in self._settled or not core.has(tag, multiple):
+            return False
+        self._settles.append(Settle(kind, tag, multiple, requeue))
+        covered = 1
+        if multiple:
+            lowest = max(self._settled_upto, core.next_tag - 1 - core.unacked)
+            later = {other for other in self._settled if other > tag}
+            covered = max(tag - lowest - (len(self._settled) - len(later)), 0)
+            self._settled_upto, self._settled = tag, later
+        else:
+            self._settled.add(tag)
+        self.held_count += covered
+        self.acks_count += covered if kind == "ack" else 0
+        return True
+
+    def recover(self) -> None:
+        """Requeue what is outstanding and not covered by an acknowledgement held here."""
+        core = self._channel.core
+        left = core.unacked - len(self._settled)
+        tag = core.next_tag - 1
+        while left > 0 and tag > self._settled_upto:
+            if tag not in self._settled and core.nack(tag, False, True):
+                left -= 1
+            tag -= 1
+
+    def take(self) -> tuple[list[Publish], list[Settle]]:
+        """Hand over what is held, and begin anew."""
+        held = self.publishes, self._settles
+        self.publishes, self._settles = [], []
+        self._settled, self._settled_upto = set(), 0
+        self.held_count = self.acks_count = 0
+        return held
+
+
+def on_select(channel: "Channel", _method: methods.TxSelect) -> None:
+    """Make the channel transactional."""
+    if channel.core.confirm:
+        raise precondition_failed("cannot switch from confirm to tx mode")
+    if channel.tx is None:
+        channel.tx = Transaction(channel)
+        channel.confirm = channel.tx.tracker
+        channel.core.tx = True
+    channel.send(methods.TxSelectOk())
+
+
+def on_commit(channel: "Channel", method: methods.TxCommit) -> None:
+    """Do what was held back; answer when it is durable."""
+    tx = _transaction(channel)
+    publishes, settles = tx.take()
+    touched: dict[QueueCore, None] = {}
+    for publish in publishes:
+        # Numbered, so that a queue can say which publish it refused; tx channels do not count them otherwise.
+        channel.core.publish_no += 1
+        deliver(channel, publish, channel.core.publish_no)
+        touched.update(dict.fromkeys(publish.queues))
+    for settle in settles:
+        _apply(channel, settle)
+    if not touched:
+        channel.send(methods.TxCommitOk())
+        return
+    channel.connection.park(COMMIT)
+    channel.host.after_durable(list(touched), lambda: _committed(channel, tx, method))
+
+
+def on_rollback(channel: "Channel", _method: methods.TxRollback) -> None:
+    """Forget what was held back."""
+    _transaction(channel).take()
+    channel.send(methods.TxRollbackOk())
+
+
+def deliver(channel: "Channel", publish: Publish, publish_no: int) -> None:
+    """Put a message into its queues, or return it."""
+    for queue in publish.queues:
+        queue.push(publish.message, channel.uid, publish_no)
+        channel.connection.reader.note_fed(queue)
+    if publish.mandatory and not publish.queues:
+        send_return(channel, publish.message)
+
+
+def send_return(channel: "Channel", message: Message) -> None:
+    """Write basic.return for a message that no queue takes, which is before the message is confirmed."""
+    exchange, key = message.exchange, message.routing_key
+    payload = _NO_ROUTE + bytes((len(exchange),)) + exchange + bytes((len(key),)) + key
+    channel.connection.out.write_content(channel.number, payload, message)
+
+
+_NO_ROUTE = bytes.fromhex("003c0032 0138") + b"\x08NO_ROUTE"
+"""basic.return 312; the rest is added as bytes, because exchange and key need not be UTF-8."""
+
+
+def _committed(channel: "Channel", tx: Transaction, method: methods.TxCommit) -> None:
+    if not channel.closing:
+        if tx.tracker.has_refused:
+            channel.on_error(precondition_failed("partial tx completion"), method)
+        else:
+            channel.send(methods.TxCommitOk())
+    channel.connection.unpark(COMMIT)
+
+
+def _apply(channel: "Channel", settle: Settle) -> None:
+    core = channel.core
+    if settle.kind == "ack":
+        core.ack(settle.tag, settle.multiple)
+    else:
+        core.nack(settle.tag, settle.multiple, settle.requeue)
+
+
+def _transaction(channel: "Channel") -> Transaction:
+    if channel.tx is None:
+        raise precondition_failed("channel is not transactional")
+    return channel.tx
+
+
+HANDLERS: dict[type[Method], Callable[["Channel", Any], None]] = {
+    methods.TxSelect: on_select,
+    methods.TxCommit: on_commit,
+    methods.TxRollback: on_rollback,
+}

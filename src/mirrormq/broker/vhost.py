@@ -1,0 +1,196 @@
+"""One vhost on this node: its queues by name, its routes, and who may use them.
+
+Guarantees
+- Everything here follows from the metadata: `apply` is called with each change, in order, and nothing else
+  adds or removes an exchange, a queue or a binding.
+- A publish is routed by the topology of the moment. What the compiled lane remembers per user is forgotten
+  at every change of topology or permissions, before the next frame is looked at.
+- A remembered route is plain only if a publish with this exchange and key, whatever its properties, is
+  allowed for this user and reaches these queues, at least one. Everything else is decided message by message
+  in `route_message`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mirrormq.broker import replyto
+from mirrormq.broker.arguments import QueueSettings, queue_settings, text
+from mirrormq.broker.deadletter import DeadLetter
+from mirrormq.broker.exchange import Letter
+from mirrormq.broker.queue import Queue
+from mirrormq.broker.replyto import ReplyConsumer
+from mirrormq.broker.routes import Place, Router
+from mirrormq.kernel.frames import Route, RouteMemo
+from mirrormq.kernel.message import Message
+from mirrormq.meta import policy, records
+from mirrormq.meta.tables import Change
+from mirrormq.wire.properties import Properties
+
+if TYPE_CHECKING:
+    from mirrormq.broker.host import Host
+
+MakeQueue = Callable[["Host", "VHost", records.Queue, QueueSettings], Queue]
+
+
+class Routed(NamedTuple):
+    """Where one message goes."""
+
+    queues: list[Queue]
+    exchange_found: bool
+    replies: list[ReplyConsumer]
+    """Requesters waiting for this answer; no queues, so with `mandatory` it still counts as unroutable."""
+
+
+class VHost:
+    """The exchanges and queues of one vhost."""
+
+    def __init__(self, host: "Host", name: str, make_queue: MakeQueue = Queue) -> None:
+        """Start empty; whoever starts the node applies what the metadata holds already."""
+        self.host = host
+        self.name = name
+        self.queues: dict[str, Queue] = {}
+        self.router = Router(self.queues)
+        self.version = 0
+        """Grows with every change that may change a route."""
+        self._make_queue = make_queue
+        self._memos: dict[str, RouteMemo] = {}
+
+    # --- routing --------------------------------------------------------------------------------
+
+    def memo_for(self, user: str) -> RouteMemo:
+        """The routes remembered for one user, shared by all of the user's connections."""
+        memo = self._memos.get(user)
+        if memo is None:
+            memo = RouteMemo(lambda exchange, key: self.resolve(user, exchange, key))
+            self._memos[user] = memo
+        return memo
+
+    def forget_routes(self) -> None:
+        """Permissions or the topology changed."""
+        self.version += 1
+        for memo in self._memos.values():
+            memo.clear()
+
+    def resolve(self, user: str, exchange: bytes, key: bytes) -> Route:
+        """Decide what the compiled lane may do by itself; never raises."""
+        name = text(exchange)
+        place = self.router.place(name)
+        # Answers come and go without a change of topology, so nothing about them is remembered.
+        if place is not None and not (name == "" and replyto.is_address(key)):
+            walk = self.router.route(name, Letter((key,)))
+            if walk.keyed and walk.queues and self._may_publish(user, place, key):
+                return Route(exchange, key, [self.queues[queue].core for queue in walk.queues], True)
+        return Route(exchange, key, [], False)
+
+    def route_message(self, message: Message, extra_keys: Sequence[bytes] = ()) -> Routed:
+        """Find the queues of a message; `extra_keys` are those of its CC and BCC headers."""
+        letter = Letter((message.routing_key, *extra_keys), message.properties)
+        return self._route(text(message.exchange), letter)
+
+    def route(
+        self, exchange: str, key: bytes, headers: dict[str, Any] | None, extra_keys: Sequence[bytes] = ()
+    ) -> Routed:
+        """Find the queues a message with these keys and headers would reach."""
+        return self._route(exchange, Letter((key, *extra_keys), Properties(headers=headers)))
+
+    def dead_letter_targets(self, exchange: str, letter: DeadLetter) -> list[Queue]:
+        """The queues a dead letter enters; none if the exchange is missing or a cycle would close."""
+        keys = (letter.message.routing_key, *letter.extra_keys)
+        routed = self._route(exchange, Letter(keys, letter.message.properties))
+        return [queue for queue in routed.queues if letter.may_enter(queue.name)]
+
+    def _route(self, exchange: str, letter: Letter) -> Routed:
+        replies: list[ReplyConsumer] = []
+        if exchange == "" and any(map(replyto.is_address, letter.keys)):
+            for address in filter(replyto.is_address, dict.fromkeys(letter.keys)):
+                consumer = replyto.find(self.host, address)
+                if consumer is not None:
+                    replies.append(consumer)
+        walk = self.router.route(exchange, letter)
+        return Routed([self.queues[name] for name in walk.queues], walk.found, replies)
+
+    def _may_publish(self, user: str, place: Place, key: bytes) -> bool:
+        record = place.record
+        if record.internal:
+            return False
+        access = self.host.access
+        if not access.may(user, self.name, "write", record.name):
+            return False
+        return record.type != "topic" or access.may_topic(user, self.name, "write", record.name, key)
+
+    # --- metadata -------------------------------------------------------------------------------
+
+    def apply(self, change: Change) -> None:
+        """Follow one change of the metadata; records of other kinds than these four change nothing here."""
+        record = change.record
+        is_put = change.kind == "put"
+        if isinstance(record, records.Queue):
+            if is_put:
+                self._put_queue(record)
+            else:
+                self._delete_queue(record)
+        elif isinstance(record, records.Exchange):
+            if is_put:
+                self._put_exchange(record)
+            else:
+                self.router.remove_exchange(record.name)
+        elif isinstance(record, records.Binding):
+            if is_put:
+                self.router.bind(record)
+            else:
+                self.router.unbind(record)
+        elif isinstance(record, records.Policy):
+            self._follow_policies()
+        else:
+            return
+        self.forget_routes()
+
+    def destroy(self) -> None:
+        """The vhost is deleted: its queues go with it."""
+        queues = list(self.queues.values())
+        self.queues.clear()
+        self.forget_routes()
+        for queue in queues:
+            queue.destroy()
+
+    def _put_queue(self, record: records.Queue) -> None:
+        settings = queue_settings(record.arguments, self._definition(record))
+        existing = self.queues.get(record.name)
+        if existing is None:
+            self.queues[record.name] = self._make_queue(self.host, self, record, settings)
+        else:
+            existing.record = record
+            existing.configure(settings)
+
+    def _delete_queue(self, record: records.Queue) -> None:
+        # Out of the table first: its consumers are told, and what they do then must not find it.
+        queue = self.queues.pop(record.name)
+        self.forget_routes()
+        queue.destroy()
+
+    def _put_exchange(self, record: records.Exchange) -> None:
+        place = self.router.place(record.name)
+        if place is None:
+            self.router.add_exchange(record, self._alternate(record))
+        else:
+            place.record = record
+            place.alternate = self._alternate(record)
+
+    def _follow_policies(self) -> None:
+        """A policy was set or cleared: give every queue and exchange what applies to it now."""
+        for queue in list(self.queues.values()):
+            settings = queue_settings(queue.record.arguments, self._definition(queue.record))
+            if settings != queue.settings:
+                queue.configure(settings)
+        for record in self.host.state.exchanges_in(self.name):
+            if self.router.place(record.name) is not None:
+                self.router.set_alternate(record.name, self._alternate(record))
+
+    def _alternate(self, record: records.Exchange) -> str | None:
+        name = record.arguments.get("alternate-exchange")
+        if name is None:
+            name = self._definition(record).get("alternate-exchange")
+        return None if name is None else text(name)
+
+    def _definition(self, record: records.Queue | records.Exchange) -> records.Table:
+        return policy.effective(self.host.state, record).definition

@@ -1,0 +1,29 @@
+"""The commands, one file per noun; importing this package fills `registry.COMMANDS`."""
+
+from mirrormq.ctl.commands import (
+    absent,
+    checks,
+    definitions,
+    limits,
+    listings,
+    nodes,
+    operations,
+    permissions,
+    policies,
+    users,
+    vhosts,
+)
+
+__all__ = [
+    "absent",
+    "checks",
+    "definitions",
+    "limits",
+    "listings",
+    "nodes",
+    "operations",
+    "permissions",
+    "policies",
+    "users",
+    "vhosts",
+]

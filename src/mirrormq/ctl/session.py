@@ -1,0 +1,217 @@
+"""One run of `mirrormqctl`: the node it talks to, and what it prints.
+
+Banners ("Listing queues ...") are for people: `-q`, `-s` and machine formats drop them, as with rabbitmqctl.
+Results go to stdout, errors to stderr, and every way of failing ends as a `Failure` with its exit code.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from mirrormq.client.admin import AdminClient, Refused, Unreachable
+from mirrormq.ctl import locate, render
+from mirrormq.ctl.faults import (
+    DATA,
+    NO_INPUT,
+    NO_PERMISSION,
+    NO_USER,
+    SOFTWARE,
+    UNAVAILABLE,
+    USAGE,
+    Failure,
+    Misuse,
+)
+from mirrormq.ctl.options import Options
+
+TIMEOUT_SECONDS = 60.0
+
+_CODES = {
+    "no_such_user": NO_USER,
+    "no_such_vhost": DATA,
+    "bad_request": DATA,
+    "authentication_failed": DATA,
+    "user_exists": SOFTWARE,
+    "not_authorised": NO_PERMISSION,
+    "not_authorized": NO_PERMISSION,
+    "unknown_command": USAGE,
+}
+
+
+class Session:
+    """What a command needs: options, a connection to the node, and a way to answer."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        out: TextIO | None = None,
+        stdin: TextIO | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Connect lazily: `help` and misuse need no node."""
+        self.options = options
+        self.out = out or sys.stdout
+        self.stdin = stdin or sys.stdin
+        self.environment = os.environ if environment is None else environment
+        self._client: AdminClient | None = None
+        self._name: str | None = None
+
+    # -- the node -------------------------------------------------------------------------------------------
+
+    @property
+    def timeout(self) -> float:
+        """Seconds to wait for an answer."""
+        return self.options.timeout or TIMEOUT_SECONDS
+
+    @property
+    def node_name(self) -> str:
+        """The name of the node, asked of the node itself when it was given by address."""
+        if self._name is None:
+            self._name = str(self.call("ping")["node"])
+        return self._name
+
+    def local_node(self) -> locate.Node:
+        """The node of this machine that the options name."""
+        return locate.find(self.options.node, self.options.data, self.environment)
+
+    @property
+    def client(self) -> AdminClient:
+        """The connection to the node's admin API."""
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Run an administrative command on the node."""
+        try:
+            return self.client.ctl(command, **arguments)
+        except Unreachable as error:
+            raise Failure(
+                f"{error}; is the node still running, and is its management listener on?"
+            ) from error
+        except Refused as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._client is not None:
+            self._client.close()
+
+    def _connect(self) -> AdminClient:
+        options = self.options
+        if options.url is not None:
+            user = options.user or "guest"
+            try:
+                return AdminClient(
+                    options.url,
+                    user=user,
+                    password=self._password_of(user),
+                    timeout=self.timeout,
+                    cafile=options.cafile,
+                )
+            except ValueError as error:
+                raise Misuse(f"--url: {error}") from error
+        node = self.local_node()
+        self._name = node.name
+        if node.http is None:
+            raise Failure(
+                f"node {node.name} runs without its admin API, so nothing can administer it; "
+                "restart it with management.tcp.port set"
+            )
+        if options.user is not None:
+            password = self._password_of(options.user)
+            return AdminClient(node.http, user=options.user, password=password, timeout=self.timeout)
+        return AdminClient(node.http, key=node.key(), timeout=self.timeout)
+
+    def _password_of(self, user: str) -> str:
+        """The log-in password from a file, the environment or a prompt; never from the command line."""
+        path = self.options.password_file
+        if path is not None:
+            try:
+                return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+            except OSError as error:
+                raise Failure(f"--password-file: {error}", NO_INPUT) from error
+        if "MIRRORMQ_PASSWORD" in self.environment:
+            return self.environment["MIRRORMQ_PASSWORD"]
+        if not self.stdin.isatty():
+            raise Failure(
+                f"no password for user {user}: set MIRRORMQ_PASSWORD, or give --password-file FILE",
+                NO_PERMISSION,
+            )
+        return getpass.getpass(f"Password of {user}: ")
+
+    def _failure(self, error: Refused) -> Failure:
+        if error.status == 401 and self.options.url is None and self.options.user is None:
+            return Failure(
+                f"the node does not accept the key in its data folder ({error.reason}); restart the node",
+                NO_PERMISSION,
+            )
+        return Failure(error.reason, _CODES.get(error.error, UNAVAILABLE), error.error)
+
+    # -- answering ------------------------------------------------------------------------------------------
+
+    @property
+    def formatter(self) -> str:
+        """The chosen format; drawn tables are the default only where a person looks at them."""
+        return self.options.formatter or ("pretty_table" if self.out.isatty() else "table")
+
+    @property
+    def is_for_machines(self) -> bool:
+        """JSON and CSV carry nothing but the result."""
+        return self.formatter in ("json", "csv", "erlang")
+
+    def say(self, text: str) -> None:
+        """A banner: what is about to happen."""
+        if not (self.options.quiet or self.options.silent or self.is_for_machines):
+            self.out.write(text + "\n")
+            self.out.flush()
+
+    def write(self, text: str) -> None:
+        """A result, whatever the options."""
+        self.out.write(text + "\n")
+
+    def write_json(self, value: Any) -> None:
+        """A JSON result on one line."""
+        self.out.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+    def finish(self, message: str | None = None, **facts: Any) -> None:
+        """End a command that has no table: its message, or {"result": "ok"} in JSON."""
+        if self.formatter == "json":
+            shown: dict[str, Any] = {"result": "ok", "node": self.node_name, **facts}
+            if message is not None:
+                shown["message"] = message
+            self.write_json(shown)
+        elif message is not None:
+            self.write(message)
+
+    def table(
+        self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, headers: bool = True
+    ) -> None:
+        """Rows in the chosen format."""
+        headers = headers and self.options.headers and not self.options.silent
+        formatter = self.formatter
+        if formatter == "json":
+            render.as_json(rows, columns, self.out)
+        elif formatter == "csv":
+            render.as_csv(rows, columns, self.out, headers=headers)
+        elif formatter == "erlang":
+            render.as_erlang(rows, columns, self.out)
+        elif formatter == "pretty_table":
+            render.drawn(rows, columns, self.out, headers=headers)
+        else:
+            render.tab_separated(rows, columns, self.out, headers=headers)
+
+    def read_secret(self, label: str = "Password: ") -> str:
+        """A password that was left out of the command line: typed without echo, or one line of stdin."""
+        if self.stdin.isatty():
+            return getpass.getpass(label)
+        line = self.stdin.readline()
+        if not line:
+            raise Failure("Password is not provided via argument or stdin", DATA)
+        return line.rstrip("\r\n")

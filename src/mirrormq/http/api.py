@@ -1,0 +1,252 @@
+"""The frame every resource stands in: one request with who asks, and the checks that lead to 401, 404 and 400."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from mirrormq.base import limits
+from mirrormq.http import answers
+from mirrormq.http.answers import Fault, Row, bad_request, not_authorised, not_found
+from mirrormq.http.auth import Identity, ask
+from mirrormq.http.ports import Driver, Node
+from mirrormq.meta.state import MetaState
+from mirrormq.node.requests import Request
+
+DEFAULT_EXCHANGE = "amq.default"
+"""The exchange without a name, in a path."""
+
+Record = TypeVar("Record")
+
+
+class Call:
+    """One authenticated request."""
+
+    def __init__(self, request: web.Request, driver: Driver, who: Identity) -> None:
+        self.request = request
+        self.driver = driver
+        self.who = who
+        self._body: Row | None = None
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.driver.node
+
+    @property
+    def state(self) -> MetaState:
+        """The metadata."""
+        return self.driver.node.state
+
+    def part(self, name: str) -> str:
+        """A part of the path, unquoted."""
+        return self.request.match_info[name]
+
+    def exchange_part(self, name: str) -> str:
+        """A part of the path that names an exchange."""
+        found = self.part(name)
+        return "" if found == DEFAULT_EXCHANGE else found
+
+    def flag(self, name: str) -> bool:
+        """A query parameter that is `true` or not."""
+        return self.request.query.get(name) == "true"
+
+    # --- who may ---
+
+    def need_administrator(self) -> None:
+        """401 unless an administrator asks."""
+        if not self.who.is_administrator:
+            raise not_authorised("Not administrator user")
+
+    def need_monitor(self) -> None:
+        """401 unless somebody who watches the node asks."""
+        if not self.who.is_monitor:
+            raise not_authorised("Not monitor user")
+
+    def need_policymaker(self) -> None:
+        """401 unless somebody who sets policies asks."""
+        if not self.who.is_policymaker:
+            raise not_authorised("User not authorised to access object")
+
+    def need_vhost(self, missing: Fault | None = None) -> str:
+        """The vhost of the path: 404 if it does not exist, 401 if the user has no permission there."""
+        name = self.part("vhost")
+        if name not in self.state.vhosts:
+            raise missing or not_found()
+        if not self.may_see_vhost(name):
+            raise not_authorised("User not authorised to access virtual host")
+        return name
+
+    def may_see_vhost(self, name: str) -> bool:
+        """Whether the user has any permission in a vhost."""
+        return self.who.name is None or (self.who.name, name) in self.state.permissions
+
+    def visible_vhosts(self) -> list[str]:
+        """The vhosts lists are about: those the user has a permission in, all for watchers."""
+        names = sorted(self.state.vhosts)
+        return names if self.who.is_monitor else [name for name in names if self.may_see_vhost(name)]
+
+    # --- the body ---
+
+    async def body(self) -> Row:
+        """The JSON object sent; an empty body is an empty object."""
+        if self._body is None:
+            text = await self.request.text()
+            try:
+                found = json.loads(text) if text.strip() else {}
+            except ValueError:
+                raise bad_request("not_json") from None
+            if not isinstance(found, dict):
+                raise bad_request("not_json")
+            self._body = found
+        return self._body
+
+    async def need_keys(self, *names: str) -> list[Any]:
+        """The values of keys that must be there."""
+        body = await self.body()
+        missing = [name for name in names if name not in body]
+        if missing:
+            raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+        return [body[name] for name in names]
+
+    async def boolean(self, name: str) -> bool:
+        """A key that is true, false or absent."""
+        value = (await self.body()).get(name, False)
+        if value in ("true", "false"):
+            return bool(value == "true")
+        if not isinstance(value, bool):
+            raise bad_request(["not_boolean", value])
+        return value
+
+    async def arguments(self) -> Row:
+        """The declare arguments."""
+        found = (await self.body()).get("arguments", {})
+        if not isinstance(found, dict):
+            raise bad_request("arguments must be an object")
+        return found
+
+    # --- acting and answering ---
+
+    async def ask(self, request: Request) -> Any:
+        """Put a request to the node; what it refuses becomes an error status."""
+        answer = await ask(self.driver, request)
+        if answer.problem is not None:
+            raise answers.of_problem(answer.problem)
+        return answer.value
+
+    async def listing(
+        self,
+        records: Iterable[Record],
+        row: Callable[[Record], Row],
+        *,
+        name: Callable[[Record], str] | None = None,
+    ) -> web.Response:
+        """A list with RabbitMQ's query parameters: name, sort, columns, page.
+
+        Only the rows that are shown are built, unless the order depends on a value within them.
+        """
+        query = self.request.query
+        order = query.get("sort")
+        pick = self._columns()
+        if "page" not in query and not order:
+            return await answers.rows_response(map(row, records), pick)
+        found = await answers.collected(records)
+        total = len(found)
+        if name is not None and query.get("name"):
+            found = self._filtered(found, name)
+        shown: list[Any] = found
+        build: Callable[[Any], Row] = row
+        if order:
+            shown = await answers.sorted_slices(
+                map(row, found), _sort_key(order), reverse=query.get("sort_reverse") == "true"
+            )
+            build = dict
+        if "page" not in query:
+            return await answers.rows_response(map(build, shown), pick)
+        return self._page(shown, build, pick, total)
+
+    def _filtered(self, found: list[Record], name: Callable[[Record], str]) -> list[Record]:
+        wanted = self.request.query["name"]
+        if self.request.query.get("use_regex") == "true":
+            from mirrormq.meta.patterns import try_pattern
+
+            pattern = try_pattern(wanted)
+            return [item for item in found if pattern is not None and pattern.search(name(item).encode())]
+        return [item for item in found if wanted.lower() in name(item).lower()]
+
+    def _page(
+        self, shown: list[Any], build: Callable[[Any], Row], pick: Callable[[Row], Row], total: int
+    ) -> web.Response:
+        page = self._number("page", 1, 1 << 31)
+        size = self._number("page_size", limits.http_page_size, limits.http_page_size_max)
+        pages = max(1, -(-len(shown) // size))
+        if page > pages:
+            raise Fault(
+                400,
+                "page_out_of_range",
+                f"Page out of range, page: {page} page size: {size}, len: {len(shown)}",
+            )
+        items = [pick(build(item)) for item in shown[(page - 1) * size : page * size]]
+        return answers.response(
+            {
+                "filtered_count": len(shown),
+                "item_count": len(items),
+                "items": items,
+                "page": page,
+                "page_count": pages,
+                "page_size": size,
+                "total_count": total,
+            }
+        )
+
+    def _number(self, name: str, default: int, most: int) -> int:
+        text = self.request.query.get(name, str(default))
+        if not text.isdigit() or not 1 <= int(text) <= most:
+            raise bad_request("Pagination parameters are invalid")
+        return int(text)
+
+    def _columns(self) -> Callable[[Row], Row]:
+        wanted = self.request.query.get("columns")
+        if not wanted:
+            return dict
+        paths = [path.split(".") for path in wanted.split(",")]
+
+        def pick(row: Row) -> Row:
+            found: Row = {}
+            for path in paths:
+                _copy(row, found, path)
+            return found
+
+        return pick
+
+
+Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+def _copy(source: Row, target: Row, path: list[str]) -> None:
+    """Copy the value at a path, if there is one."""
+    name = path[0]
+    if name not in source:
+        return
+    if len(path) == 1:
+        target[name] = source[name]
+    elif isinstance(source[name], dict):
+        _copy(source[name], target.setdefault(name, {}), path[1:])
+
+
+def _sort_key(order: str) -> Callable[[Row], tuple[bool, str, Any]]:
+    """Sort by a column; values of different kinds are kept apart, missing ones come first."""
+    path = order.split(".")
+
+    def key(row: Row) -> tuple[bool, str, Any]:
+        value: Any = row
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, bool | int | float):
+            return (True, "", value)
+        return (value is not None, "text", "" if value is None else str(value))
+
+    return key

@@ -1,0 +1,34 @@
+"""What the HTTP layer needs of the process it runs in, and of the node behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from mirrormq.node.admin import AdminHost
+from mirrormq.node.requests import Request
+from mirrormq.node.steps import Done
+
+
+class Node(AdminHost, Protocol):
+    """The node, as the API reads it."""
+
+    memory_used: int
+    disk_free: int
+
+
+class Driver(Protocol):
+    """Runs the node in this loop."""
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        ...
+
+    def admin(self, request: Request, done: Done) -> None:
+        """Ask the node for a change; `done` gets the answer, now or later, on the loop."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """What only the process knows: pid, folders, files, listeners, settings without secrets."""
+        ...

@@ -1,0 +1,60 @@
+# Ordered storage of queue entries: chunk lists, runs, the heap of returned entries (see index.pyx).
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from mirrormq.kernel.message cimport Msg
+
+cdef enum:
+    ENTRY_REDELIVERED = 1
+    REASON_SHIFT = 8
+
+# The per-queue head of a message: what one queue knows about it and the others do not.
+cdef struct Entry:
+    Msg* msg
+    uint64_t seq
+    int64_t expiry      # wall µs; 0 = never
+    uint64_t pid        # publishing channel, and its publish number
+    uint64_t pseq
+    uint32_t flags
+    uint32_t deliveries
+
+# A piece of a list: `cap` entries in memory, or (cap == 0) a run that lies only in the log.
+cdef struct Chunk:
+    Chunk* next
+    uint32_t head
+    uint32_t tail
+    uint32_t cap
+    uint64_t first
+    uint64_t last
+    uint64_t count
+
+cdef struct EntryList:
+    Chunk* front
+    Chunk* back
+    uint64_t count
+
+cdef struct EntryHeap:
+    Entry** blocks
+    uint32_t block_count
+    uint64_t count
+
+cdef inline Entry* chunk_items(Chunk* c) noexcept:
+    return <Entry*>((<uint8_t*>c) + sizeof(Chunk))
+
+cdef int list_push(EntryList* l, const Entry* e) except -1
+cdef Entry* list_front(EntryList* l) noexcept
+cdef void list_pop(EntryList* l) noexcept
+cdef void list_join(EntryList* to, EntryList* other) noexcept
+cdef uint64_t list_spill(EntryList* l, uint64_t keep) except? 0xffffffffffffffff
+cdef bint list_front_is_run(EntryList* l) noexcept
+cdef int list_refill(EntryList* l, EntryList* loaded, uint64_t upto) except -1
+
+cdef int heap_push(EntryHeap* h, const Entry* e) except -1
+cdef Entry* heap_top(EntryHeap* h) noexcept
+cdef void heap_pop(EntryHeap* h) noexcept
+cdef void heap_free(EntryHeap* h) noexcept
+
+cdef class Graveyard:
+    cdef EntryList dead
+
+    cdef void bury(self, EntryList* l) noexcept
+    cdef int bury_heap(self, EntryHeap* h) except -1

@@ -1,0 +1,3 @@
+class UnackedRing:
+    @property
+    def next_tag(self) -> int: ...

@@ -1,0 +1,269 @@
+"""Every change of the metadata, one struct per command; what is written to the log and later replicated.
+
+A command carries all it needs: applying the same commands in the same order gives the same state on every
+node. Names of commands and fields are part of the file format (docs/format/metadata.md).
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from mirrormq.meta.records import (
+    Binding,
+    Exchange,
+    Permission,
+    Policy,
+    Queue,
+    TopicPermission,
+    User,
+    VHost,
+)
+
+
+class _Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
+    """Frozen; a field this version does not know is refused, never dropped."""
+
+
+class PutVHost(_Command, frozen=True, tag="put-vhost"):
+    """Create a vhost with its `amq.*` exchanges, or replace its description, tags and default queue type."""
+
+    vhost: VHost
+
+
+class DeleteVHost(_Command, frozen=True, tag="delete-vhost"):
+    """Remove a vhost and everything in it."""
+
+    name: str
+
+
+class PutUser(_Command, frozen=True, tag="put-user"):
+    """Create or replace a user; `limits` are kept if `user.limits` is empty and the user exists.
+
+    With `only_new` an existing user is an error instead.
+    """
+
+    user: User
+    only_new: bool = False
+
+
+class DeleteUser(_Command, frozen=True, tag="delete-user"):
+    """Remove a user with all permissions."""
+
+    name: str
+
+
+class SetPermission(_Command, frozen=True, tag="set-permission"):
+    """Give a user rights in a vhost, in place of earlier ones."""
+
+    permission: Permission
+
+
+class ClearPermission(_Command, frozen=True, tag="clear-permission"):
+    """Take a user's rights in a vhost."""
+
+    user: str
+    vhost: str
+
+
+class SetTopicPermission(_Command, frozen=True, tag="set-topic-permission"):
+    """Restrict a user's routing keys on one topic exchange."""
+
+    permission: TopicPermission
+
+
+class ClearTopicPermission(_Command, frozen=True, tag="clear-topic-permission"):
+    """Lift the restriction for one exchange, or for all of the vhost if `exchange` is None."""
+
+    user: str
+    vhost: str
+    exchange: str | None = None
+
+
+class DeclareExchange(_Command, frozen=True, tag="declare-exchange"):
+    """Create an exchange. An existing one is the error `exists`; comparing the two is the broker's work.
+
+    With `or_keep` (imports) an existing one is left as it is and no error.
+    """
+
+    exchange: Exchange
+    or_keep: bool = False
+
+
+class DeleteExchange(_Command, frozen=True, tag="delete-exchange"):
+    """Remove an exchange and the bindings at both of its ends."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+class DeclareQueue(_Command, frozen=True, tag="declare-queue"):
+    """Create a queue. An existing one is the error `exists`; comparing the two is the broker's work.
+
+    With `or_keep` (imports) an existing one is left as it is and no error.
+    """
+
+    queue: Queue
+    or_keep: bool = False
+
+
+class DeleteQueue(_Command, frozen=True, tag="delete-queue"):
+    """Remove a queue and its bindings; with an `id`, only that declaration of the name."""
+
+    vhost: str
+    name: str
+    id: int | None = None
+
+
+class Bind(_Command, frozen=True, tag="bind"):
+    """Add a binding; one that exists is left alone and no error. With `or_skip` a missing end is none."""
+
+    binding: Binding
+    or_skip: bool = False
+
+
+class Unbind(_Command, frozen=True, tag="unbind"):
+    """Remove a binding, and its source if that was an auto-delete exchange's last one."""
+
+    binding: Binding
+
+
+class SetPolicy(_Command, frozen=True, tag="set-policy"):
+    """Create or replace a policy or an operator policy."""
+
+    policy: Policy
+
+
+class ClearPolicy(_Command, frozen=True, tag="clear-policy"):
+    """Remove a policy or an operator policy."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+class SetParameter(_Command, frozen=True, tag="set-parameter"):
+    """Create or replace a runtime parameter."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+class ClearParameter(_Command, frozen=True, tag="clear-parameter"):
+    """Remove a runtime parameter."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+class SetGlobalParameter(_Command, frozen=True, tag="set-global-parameter"):
+    """Create or replace a runtime parameter of the whole cluster."""
+
+    name: str
+    value: Any
+
+
+class ClearGlobalParameter(_Command, frozen=True, tag="clear-global-parameter"):
+    """Remove a runtime parameter of the whole cluster."""
+
+    name: str
+
+
+class SetVHostLimits(_Command, frozen=True, tag="set-vhost-limits"):
+    """Set some limits of a vhost; those not named stay as they are unless `replace` is set."""
+
+    vhost: str
+    limits: dict[str, int]
+    replace: bool = False
+
+
+class ClearVHostLimits(_Command, frozen=True, tag="clear-vhost-limits"):
+    """Remove the named limits of a vhost, or all if `names` is None."""
+
+    vhost: str
+    names: tuple[str, ...] | None = None
+
+
+class SetUserLimits(_Command, frozen=True, tag="set-user-limits"):
+    """Set some limits of a user; those not named stay as they are."""
+
+    user: str
+    limits: dict[str, int]
+
+
+class ClearUserLimits(_Command, frozen=True, tag="clear-user-limits"):
+    """Remove the named limits of a user, or all if `names` is None."""
+
+    user: str
+    names: tuple[str, ...] | None = None
+
+
+class ConnectionGone(_Command, frozen=True, tag="connection-gone"):
+    """A connection is closed: its exclusive queues go. An empty `node` means any node's."""
+
+    owner: int
+    node: str = ""
+
+
+class NodeRestarted(_Command, frozen=True, tag="node-restarted"):
+    """A node came back: its non-durable and exclusive queues, and non-durable exchanges, are gone.
+
+    `alone`: no other node was running, so this holds for queues of every node name (a container that starts
+    again under a new host name must not meet the locked queues of its former self).
+    """
+
+    node: str
+    alone: bool = True
+
+
+class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A condition on one record: there or not and, for queues and exchanges, which declaration of a name.
+
+    `key` is the record's identity as a list; a single name for vhosts, users and global parameters.
+    """
+
+    kind: Literal["vhost", "user", "permission", "exchange", "queue", "parameter", "global-parameter"]
+    key: tuple[str, ...]
+    present: bool = True
+    id: int | None = None
+
+
+class Transaction(_Command, frozen=True, tag="transaction"):
+    """All commands or none: nothing is applied unless every guard holds and every command succeeds."""
+
+    guards: tuple[Guard, ...]
+    commands: tuple["Command", ...]
+
+
+Command = (
+    PutVHost
+    | DeleteVHost
+    | PutUser
+    | DeleteUser
+    | SetPermission
+    | ClearPermission
+    | SetTopicPermission
+    | ClearTopicPermission
+    | DeclareExchange
+    | DeleteExchange
+    | DeclareQueue
+    | DeleteQueue
+    | Bind
+    | Unbind
+    | SetPolicy
+    | ClearPolicy
+    | SetParameter
+    | ClearParameter
+    | SetGlobalParameter
+    | ClearGlobalParameter
+    | SetVHostLimits
+    | ClearVHostLimits
+    | SetUserLimits
+    | ClearUserLimits
+    | ConnectionGone
+    | NodeRestarted
+    | Transaction
+)

@@ -1,0 +1,142 @@
+"""Carries out administrators' requests: `handle(request, done)` checks, changes the metadata through the log, answers.
+
+An answer comes when the change is flushed, so it may come later than the call. Checks and texts are RabbitMQ's, since
+scripts match on them. Requests are grouped by what they are about: `admin_access`, `admin_policies`, `admin_objects`;
+vhosts and the node itself are here.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from mirrormq.broker.connection import Connection
+from mirrormq.broker.host import BrokerSettings
+from mirrormq.meta import commands, records
+from mirrormq.meta.access import Access
+from mirrormq.node import admin_access, admin_objects, admin_policies, requests
+from mirrormq.node.effects import Effects
+from mirrormq.node.report import Source, connection_pid
+from mirrormq.node.steps import Answer, Done, Propose, Refusal, Steps, Waiting, run
+
+QUEUE_TYPES = ("", "undefined", "classic", "quorum")
+
+
+class AdminHost(Source, Waiting, Protocol):
+    """The node, as administrators' requests use it."""
+
+    settings: BrokerSettings
+    effects: Effects
+    access: Access
+
+
+class Admin:
+    """The administrator's entrance to a node."""
+
+    def __init__(self, host: AdminHost) -> None:
+        self._host = host
+
+    def handle(self, request: requests.Request, done: Done) -> None:
+        """Carry out a request; `done` is called once, now or later."""
+        operation: Callable[[Any, Any], Steps] = OPERATIONS[type(request)]
+        run(self._host, operation(self._host, request), done)
+
+
+# --- vhosts ---
+
+
+def add_vhost(host: AdminHost, request: requests.AddVHost) -> Steps:
+    """Create a vhost; of an existing one change only what is given."""
+    if not request.name:
+        raise Refusal("bad_request", "a virtual host needs a name")
+    if (request.default_queue_type or "") not in QUEUE_TYPES:
+        raise Refusal(
+            "bad_request", f"Unsupported default queue type '{request.default_queue_type}': classic or quorum"
+        )
+    existing = host.state.vhosts.get(request.name)
+    record = existing or records.VHost(request.name)
+    changes: dict[str, Any] = {}
+    if request.description is not None:
+        changes["description"] = request.description
+    if request.tags is not None:
+        changes["tags"] = request.tags
+    if request.default_queue_type is not None:
+        kind = request.default_queue_type
+        changes["default_queue_type"] = "" if kind == "undefined" else kind
+    outcome = yield Propose(commands.PutVHost(msgspec.structs.replace(record, **changes)))
+    admin_access.expect(outcome)
+    return {"created": existing is None}
+
+
+def delete_vhost(host: AdminHost, request: requests.DeleteVHost) -> Steps:
+    """Delete a vhost with everything in it."""
+    admin_access.need_vhost(host.state, request.name)
+    outcome = yield Propose(commands.DeleteVHost(request.name))
+    admin_access.expect(outcome)
+    return {}
+
+
+# --- connections and the node ---
+
+
+def close_connection(host: AdminHost, request: requests.CloseConnection) -> Steps:
+    """Close one connection with CONNECTION_FORCED."""
+    found = find_connection(host, request.connection)
+    found.force_close(request.reason)
+    return {"closed": 1}
+    yield
+
+
+def close_connections(host: AdminHost, request: requests.CloseConnections) -> Steps:
+    """Close connections with CONNECTION_FORCED."""
+    if request.vhost is not None:
+        admin_access.need_vhost(host.state, request.vhost)
+    if request.user is not None:
+        admin_access.need_user(host.state, request.user)
+    closed = 0
+    for found in list(host.connections.values()):
+        if request.limit and closed == request.limit:
+            break
+        if request.user not in (None, found.user):
+            continue
+        if request.vhost is not None and (found.vhost is None or found.vhost.name != request.vhost):
+            continue
+        found.force_close(request.reason)
+        closed += 1
+    return {"closed": closed}
+    yield
+
+
+def stop(host: AdminHost, request: requests.Stop) -> Steps:
+    """Stop the node; the answer is on its way before the node is gone."""
+    host.effects.stop(request.reason)
+    return {}
+    yield
+
+
+def find_connection(host: Source, name: str) -> Connection:
+    """The connection with this pid or this name."""
+    match = re.fullmatch(r"<.+\.1\.(\d+)\.0>", name)
+    if match is not None and name == connection_pid(host.node_name, int(match[1])):
+        found = host.connections.get(int(match[1]))
+        if found is not None:
+            return found
+    for candidate in host.connections.values():
+        if candidate.name == name:
+            return candidate
+    raise Refusal("no_such_connection", f"no connection '{name}'; list_connections shows pids and names")
+
+
+OPERATIONS: dict[type[requests.Request], Callable[[Any, Any], Steps]] = {
+    requests.AddVHost: add_vhost,
+    requests.DeleteVHost: delete_vhost,
+    requests.CloseConnection: close_connection,
+    requests.CloseConnections: close_connections,
+    requests.Stop: stop,
+    **admin_access.OPERATIONS,
+    **admin_policies.OPERATIONS,
+    **admin_objects.OPERATIONS,
+}
+
+__all__ = ["OPERATIONS", "Admin", "AdminHost", "Answer", "find_connection"]

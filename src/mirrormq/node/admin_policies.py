@@ -1,0 +1,142 @@
+"""Requests about policies, runtime parameters and whole definition files."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mirrormq.base import limits
+from mirrormq.meta import commands, policy, records
+from mirrormq.meta.definitions import DefinitionError, import_
+from mirrormq.meta.state import MetaState
+from mirrormq.node import requests
+from mirrormq.node.admin_access import expect, need_vhost, set_vhost_limits
+from mirrormq.node.steps import Propose, Refusal, Steps
+
+
+class Host(Protocol):
+    """The node, as these requests use it."""
+
+    node_name: str
+
+    @property
+    def state(self) -> MetaState:
+        """The metadata."""
+        ...
+
+
+# --- policies ---
+
+
+def set_policy(host: Host, request: requests.SetPolicy) -> Steps:
+    """Create or replace a policy."""
+    need_vhost(host.state, request.vhost)
+    if not isinstance(request.definition, dict):
+        raise Refusal("bad_request", _invalid(["definition should be an object"]))
+    if isinstance(request.priority, bool) or not isinstance(request.priority, int):
+        raise Refusal("bad_request", _invalid([f"priority should be a number, actually was {request.priority!r}"]))
+    record = records.Policy(
+        request.vhost,
+        request.name,
+        request.pattern,
+        request.definition,
+        apply_to=request.apply_to,
+        priority=request.priority,
+        operator=request.operator,
+    )
+    wrong = policy.problems(record)
+    if wrong:
+        raise Refusal("bad_request", _invalid(wrong))
+    created = record.identity not in host.state.policies
+    outcome = yield Propose(commands.SetPolicy(record))
+    expect(outcome)
+    return {"created": created}
+
+
+def clear_policy(host: Host, request: requests.ClearPolicy) -> Steps:
+    """Remove a policy."""
+    need_vhost(host.state, request.vhost)
+    outcome = yield Propose(commands.ClearPolicy(request.vhost, request.name, request.operator))
+    if outcome.error == "missing":
+        raise Refusal("not_found", f"Policy '{request.name}' does not exist in vhost '{request.vhost}'")
+    expect(outcome)
+    return {}
+
+
+def _invalid(sentences: list[str]) -> str:
+    return "Validation failed\n\n" + "\n".join(sentences) + "\n"
+
+
+# --- parameters ---
+
+
+def set_parameter(host: Host, request: requests.SetParameter) -> Steps:
+    """Set a parameter of a component; there is no component but the limits of a vhost."""
+    need_vhost(host.state, request.vhost)
+    if request.component in ("policy", "operator_policy"):
+        raise Refusal("bad_request", "Validation failed\n\npolicies may not be set using this method\n")
+    if request.component != "vhost-limits" or not isinstance(request.value, dict):
+        raise Refusal("bad_request", f"Validation failed\n\ncomponent {request.component} not found\n")
+    yield from set_vhost_limits(host, requests.SetVHostLimits(vhost=request.vhost, limits=request.value))
+    return {"created": False}
+
+
+def clear_parameter(host: Host, request: requests.ClearParameter) -> Steps:
+    """Remove a parameter."""
+    need_vhost(host.state, request.vhost)
+    if request.component == "vhost-limits" and request.vhost in host.state.vhost_limits:
+        outcome = yield Propose(commands.ClearVHostLimits(request.vhost))
+    else:
+        outcome = yield Propose(commands.ClearParameter(request.vhost, request.component, request.name))
+    if outcome.error == "missing":
+        raise Refusal("not_found", "Parameter does not exist")
+    expect(outcome)
+    return {}
+
+
+def set_global_parameter(host: Host, request: requests.SetGlobalParameter) -> Steps:
+    """Set a parameter of the whole cluster."""
+    created = request.name not in host.state.global_parameters
+    outcome = yield Propose(commands.SetGlobalParameter(request.name, request.value))
+    expect(outcome)
+    return {"created": created}
+
+
+def clear_global_parameter(_host: Host, request: requests.ClearGlobalParameter) -> Steps:
+    """Remove a parameter of the whole cluster."""
+    outcome = yield Propose(commands.ClearGlobalParameter(request.name))
+    if outcome.error == "missing":
+        raise Refusal("not_found", "Parameter does not exist")
+    expect(outcome)
+    return {}
+
+
+# --- definition files ---
+
+
+def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps:
+    """Bring a definition file into force: what exists already stays, what is refused ends the import with its name.
+
+    Commands go in slices, each of which waits for the disk, so that a file of 10,000 queues does not hold the loop.
+    """
+    if request.vhost is not None and request.vhost not in host.state.vhosts:
+        raise Refusal("bad_request", "vhost_not_found")
+    try:
+        wanted = import_(request.definitions)
+    except DefinitionError as error:
+        raise Refusal("bad_request", str(error)) from error
+    last = len(wanted) - 1
+    for at, command in enumerate(wanted):
+        is_slice_end = at == last or at % limits.import_slice_max == limits.import_slice_max - 1
+        outcome = yield Propose(command, wait=is_slice_end)
+        expect(outcome, "exists")
+    return {"commands": len(wanted)}
+
+
+OPERATIONS: dict[type[requests.Request], Callable[[Any, Any], Steps]] = {
+    requests.SetPolicy: set_policy,
+    requests.ClearPolicy: clear_policy,
+    requests.SetParameter: set_parameter,
+    requests.ClearParameter: clear_parameter,
+    requests.SetGlobalParameter: set_global_parameter,
+    requests.ClearGlobalParameter: clear_global_parameter,
+    requests.ImportDefinitions: import_definitions,
+}

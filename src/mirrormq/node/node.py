@@ -1,0 +1,384 @@
+"""The node: every input from the machine comes in here, every effect on it goes out through `effects`.
+
+Contract: each method takes the time of the input, runs to completion, never waits and never blocks. The same class
+runs under the asyncio driver and in the simulator. Inputs only read and mark; the work of a loop pass is done once in
+`end_pass`, in this order: queues that were touched, confirms, back-pressure, outputs. One pass therefore costs one
+visit per queue and one write per connection, however many messages it carried.
+"""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from mirrormq.base import limits
+from mirrormq.base.errors import connection_forced
+from mirrormq.base.rng import Rng
+from mirrormq.base.types import Now, Peer
+from mirrormq.broker.channel import Channel
+from mirrormq.broker.confirm import Position
+from mirrormq.broker.connection import Connection
+from mirrormq.broker.host import BrokerSettings
+from mirrormq.broker.queue import Queue
+from mirrormq.broker.vhost import VHost
+from mirrormq.kernel.cores import QueueCore, Worklist
+from mirrormq.kernel.index import Graveyard
+from mirrormq.kernel.outbuffer import Dirty
+from mirrormq.log.disk import Disk
+from mirrormq.meta import records
+from mirrormq.meta.access import Access
+from mirrormq.meta.authenticator import Authenticator, Verdict
+from mirrormq.meta.commands import Command, NodeRestarted
+from mirrormq.meta.passwords import ARGON2ID
+from mirrormq.meta.state import MetaState, Outcome
+from mirrormq.meta.store import MetaStore, Recovered
+from mirrormq.meta.tables import Change
+from mirrormq.node.admin import Admin
+from mirrormq.node.effects import Effects, WorkKind
+from mirrormq.node.requests import Request
+from mirrormq.node.steps import Done
+
+Barrier = tuple[list[Position], Callable[[], None]]
+
+
+class Node:
+    """One broker node without any I/O of its own."""
+
+    def __init__(self, now: Now, *, name: str, settings: BrokerSettings, rng: Rng) -> None:
+        self.now = now
+        self.rng = rng
+        self.node_name = name
+        self.cluster_name = name
+        self.settings = settings
+        self.effects = Effects()
+        self.dirty = Dirty()
+        self.work = Worklist()
+        self.grave = Graveyard()
+        self.vhosts: dict[str, VHost] = {}
+        self.channels: dict[int, Channel] = {}
+        self.connections: dict[int, Connection] = {}
+        self.alarms: set[str] = set()
+        self.memory_used = 0
+        self.disk_free = 0
+        self.started_at = now
+        self._tokens = count(1)
+        self._uids = count(1)
+        self.meta = MetaState()
+        self.store = MetaStore(self.meta, self.effects, self._next_token)
+        self.access = Access(self.meta)
+        self.authenticator = Authenticator(
+            self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
+        )
+        self._logins: dict[int, Callable[[str | None], None]] = {}
+        """Log-ins whose password is being checked, by ticket."""
+        self._works: dict[int, Callable[[object], None]] = {}
+        """What to do with the results of work off the loop, by token."""
+        self._heard: dict[int, Connection] = {}
+        """Connections with input in this pass."""
+        self._confirming: dict[int, Channel] = {}
+        """Channels with barriers that are not released yet."""
+        self._barriers: list[Barrier] = []
+        self._timers: list[tuple[int, int, Queue]] = []
+        self._unfreed = 0
+        self._admin = Admin(self)
+
+    @property
+    def state(self) -> MetaState:
+        """The metadata."""
+        return self.meta
+
+    # --- start ----------------------------------------------------------------------------------
+
+    def start(self, now: Now, disk: Disk, fresh: list[Command]) -> Recovered:
+        """Read the metadata; a fresh data folder begins with the commands in `fresh`."""
+        self.now = now
+        recovered = self.store.recover(disk)
+        for record in self.meta.vhosts.values():
+            self._add_vhost(record)
+        for exchange in list(self.meta.exchanges.values()):
+            self.vhosts[exchange.vhost].apply(Change("put", exchange))
+        for queue in list(self.meta.queues.values()):
+            self.vhosts[queue.vhost].apply(Change("put", queue))
+        for binding in list(self.meta.bindings.values()):
+            self.vhosts[binding.vhost].apply(Change("put", binding))
+        self.meta.watch(self._on_changes)
+        for command in fresh if recovered.fresh else ():
+            self.propose(command, lambda _: None, True)
+        self.propose(NodeRestarted(self.node_name), lambda _: None, False)
+        return recovered
+
+    # --- client inputs --------------------------------------------------------------------------
+
+    def client_open(self, now: Now, conn: int, peer: Peer) -> None:
+        """A client connected."""
+        self.now = now
+        self.connections[conn] = Connection(self, conn, peer)
+
+    def client_bytes(self, now: Now, conn: int, data: bytes | memoryview) -> None:
+        """A client sent something; nothing refers to `data` afterwards."""
+        self.now = now
+        connection = self.connections[conn]
+        self._heard[conn] = connection
+        connection.on_bytes(data)
+
+    def client_paused(self, now: Now, conn: int) -> None:
+        """The client's socket takes no more output for now."""
+        self.now = now
+        connection = self.connections.get(conn)
+        if connection is not None:
+            connection.on_output_blocked()
+
+    def client_writable(self, now: Now, conn: int) -> None:
+        """The client's socket takes output again."""
+        self.now = now
+        connection = self.connections.get(conn)
+        if connection is not None:
+            connection.on_output_free()
+            self._touch_consumed(connection)
+
+    def client_closed(self, now: Now, conn: int) -> None:
+        """The client's socket is gone."""
+        self.now = now
+        connection = self.connections.pop(conn, None)
+        self._heard.pop(conn, None)
+        if connection is not None:
+            connection.on_closed()
+
+    def take_output(self, conn: int) -> bytes | memoryview:
+        """What waits for this client. Queues that stopped for lack of room get another turn."""
+        connection = self.connections.get(conn)
+        if connection is None:
+            return b""
+        out = connection.out
+        data = out.take()
+        if out.starved and not out.blocked:
+            self._touch_consumed(connection)
+        return data
+
+    def _touch_consumed(self, connection: Connection) -> None:
+        """Visit the queues this connection consumes from: there is room for their messages again."""
+        connection.out.starved = False
+        for channel in connection.channels.values():
+            for consumer in channel.consumers.values():
+                consumer.queue.core.touch()
+
+    # --- other inputs ---------------------------------------------------------------------------
+
+    def disk_done(self, now: Now, token: int) -> None:
+        """A flush or replace is durable."""
+        self.now = now
+        self.store.flushed(token)
+
+    def work_done(self, now: Now, token: int, result: object) -> None:
+        """A computation off the loop is finished."""
+        self.now = now
+        self._works.pop(token)(result)
+
+    def gauges(self, now: Now, memory_used: int, disk_free: int) -> None:
+        """How much memory the process uses and how much disk is left: raise or clear alarms."""
+        self.now = now
+        self.memory_used = memory_used
+        self.disk_free = disk_free
+        settings = self.settings
+        self._alarm("memory", bool(settings.memory_limit) and memory_used > settings.memory_limit)
+        self._alarm("disk", bool(settings.disk_free_limit) and disk_free < settings.disk_free_limit)
+
+    def tick(self, now: Now) -> None:
+        """Time passes: heartbeats and timeouts, queue timers."""
+        self.now = now
+        for connection in list(self.connections.values()):
+            connection.on_tick()
+        self.on_timer(now)
+
+    def on_timer(self, now: Now) -> None:
+        """Give every queue whose time has come a turn."""
+        self.now = now
+        while self._timers and self._timers[0][0] <= now.mono:
+            heapq.heappop(self._timers)[2].core.touch()
+
+    def next_timer(self) -> int | None:
+        """When `on_timer` is needed next (mono µs)."""
+        return self._timers[0][0] if self._timers else None
+
+    def admin(self, now: Now, request: Request, done: Done) -> None:
+        """Carry out an administrator's request; `done` gets the answer, maybe later."""
+        self.now = now
+        self._admin.handle(request, done)
+
+    def drain(self, now: Now, reason: str) -> None:
+        """The node stops: tell every client why."""
+        self.now = now
+        for connection in list(self.connections.values()):
+            connection.force_close(reason)
+
+    # --- the pass -------------------------------------------------------------------------------
+
+    @property
+    def needs_pass(self) -> bool:
+        """Is there work left for another pass without new input?"""
+        return bool(len(self.work) or len(self.dirty) or self._unfreed)
+
+    def end_pass(self, now: Now) -> None:
+        """Do what the inputs of this pass asked for."""
+        self.now = now
+        self._turn_queues()
+        self._confirm()
+        self._hold_back()
+        self.store.commit()
+        self._unfreed = self.grave.free(limits.entries_freed_per_pass)
+        for conn in self.dirty.take():
+            self.effects.write(conn)
+
+    def _turn_queues(self) -> None:
+        """Dead letters touch further queues in the same pass; what a cycle leaves over waits for the next one."""
+        for _ in range(limits.turn_rounds_max):
+            touched = self.work.take()
+            if not touched:
+                return
+            for core in touched:
+                core.owner.turn()
+
+    def _confirm(self) -> None:
+        for connection in self._heard.values():
+            for core in connection.reader.take_confirming():
+                channel = self.channels.get(core.uid)
+                if channel is not None:
+                    publish_no, queues = core.take_barrier()
+                    channel.confirm.barrier(publish_no, _positions(queues))
+                    self._confirming[core.uid] = channel
+        for uid, channel in list(self._confirming.items()):
+            channel.confirm.advance()
+            if not channel.confirm.waiting:
+                del self._confirming[uid]
+        if self._barriers:
+            self._release_barriers()
+
+    def _release_barriers(self) -> None:
+        barriers, self._barriers = self._barriers, []
+        for positions, done in barriers:
+            if all(log.durable >= position for log, position in positions):
+                done()
+            else:
+                self._barriers.append((positions, done))
+
+    def _hold_back(self) -> None:
+        """Park connections that publish faster than willing consumers take."""
+        limit = self.settings.publish_ahead_bytes
+        for connection in self._heard.values():
+            for core in connection.reader.take_fed():
+                if core.ready_bytes > limit and not core.gone and core.owner.is_ahead(limit):
+                    core.owner.park(connection)
+        self._heard.clear()
+
+    # --- what the broker asks -------------------------------------------------------------------
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], wait: bool) -> None:
+        """Change the metadata."""
+        self.store.propose(command, done, wait)
+
+    def authenticate(
+        self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
+    ) -> None:
+        """Check a log-in; `done` gets None or why it was refused, maybe later."""
+        answer = self.authenticator.begin(user, password, peer, self.now)
+        if isinstance(answer, Verdict):
+            done(answer.error)
+        else:
+            self._logins[answer.ticket] = done
+            self._check_next_password()
+
+    def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
+        """Make a hash for a new password; `done` gets it and the name of its algorithm later."""
+        arguments = (password, *self.settings.argon2_cost)
+        self._compute("argon2_hash", arguments, lambda made: done(str(made), ARGON2ID))
+
+    def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
+        """Call `done` at the end of a pass in which everything published to these queues so far is durable."""
+        self._turn_queues()
+        self._barriers.append((_positions(queues), done))
+
+    def wake_queue(self, queue: Queue, at_mono: int) -> None:
+        """Give the queue a turn at this time."""
+        heapq.heappush(self._timers, (at_mono, next(self._uids), queue))
+
+    def next_uid(self) -> int:
+        """A number used for nothing else on this node."""
+        return next(self._uids)
+
+    def note(self, level: str, text: str, **fields: object) -> None:
+        """Tell the operator."""
+        self.effects.note(level, text, **fields)
+
+    def _next_token(self) -> int:
+        return next(self._tokens)
+
+    # --- metadata changes -----------------------------------------------------------------------
+
+    def _on_changes(self, changes: list[Change]) -> None:
+        for change in changes:
+            record = change.record
+            if isinstance(record, records.VHost):
+                if change.kind == "put" and record.name not in self.vhosts:
+                    self._add_vhost(record)
+                elif change.kind == "delete":
+                    self._drop_vhost(record.name)
+            elif isinstance(record, records.Exchange | records.Queue | records.Binding | records.Policy):
+                vhost = self.vhosts.get(record.vhost)
+                if vhost is not None:
+                    vhost.apply(change)
+            elif isinstance(record, records.User | records.Permission | records.TopicPermission):
+                self._access_changed(change)
+
+    def _add_vhost(self, record: records.VHost) -> None:
+        self.vhosts[record.name] = VHost(self, record.name)
+
+    def _drop_vhost(self, name: str) -> None:
+        self.vhosts.pop(name).destroy()
+        for connection in list(self.connections.values()):
+            if connection.vhost is not None and connection.vhost.name == name:
+                connection.close_with(connection_forced(f"vhost '{name}' is deleted"))
+
+    def _access_changed(self, change: Change) -> None:
+        """Routes remember that a publish was permitted: forget them."""
+        for vhost in self.vhosts.values():
+            vhost.forget_routes()
+        record = change.record
+        if isinstance(record, records.User) and change.kind == "delete":
+            for connection in list(self.connections.values()):
+                if connection.user == record.name:
+                    connection.close_with(connection_forced(f"user '{record.name}' is deleted"))
+
+    # --- alarms ---------------------------------------------------------------------------------
+
+    def _alarm(self, name: str, raised: bool) -> None:
+        if raised == (name in self.alarms):
+            return
+        if raised:
+            self.alarms.add(name)
+            self.note("warning", f"{name} alarm set: publishers are held until it clears", alarm=name)
+        else:
+            self.alarms.discard(name)
+            self.note("info", f"{name} alarm cleared: publishers go on", alarm=name)
+        for connection in list(self.connections.values()):
+            connection.flow.on_alarm()
+
+    # --- passwords ------------------------------------------------------------------------------
+
+    def _check_next_password(self) -> None:
+        work = self.authenticator.next_work()
+        if work is not None:
+            self._compute("argon2_verify", work.args, lambda matches: self._password_checked(work.token, matches))
+
+    def _password_checked(self, token: int, matches: object) -> None:
+        for ticket, verdict in self.authenticator.finish(token, matches is True, self.now):
+            self._logins.pop(ticket)(verdict.error)
+        self._check_next_password()
+
+    def _compute(self, kind: WorkKind, args: tuple[object, ...], done: Callable[[object], None]) -> None:
+        token = self._next_token()
+        self._works[token] = done
+        self.effects.work(token, kind, args)
+
+
+def _positions(queues: list[QueueCore]) -> list[Position]:
+    """Where the logs of these queues end now; a deleted queue holds nobody up."""
+    return [(queue.owner.log, queue.owner.log.end) for queue in dict.fromkeys(queues) if not queue.gone]

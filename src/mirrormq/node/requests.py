@@ -1,0 +1,328 @@
+"""What an administrator may ask the node to change: one struct per request, named as rabbitmqctl names the command.
+
+A request is plain data, so it can come from HTTP, from a test's pipe or from a simulator. `actor` is the user on whose
+behalf it is made: requests about queues, exchanges and bindings need that user's permissions, as if they had come over
+AMQP; None is the node's own key, which may do everything.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+from mirrormq.base.types import Peer
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="do"):
+    """Anything `Node.admin` understands."""
+
+    actor: str | None = None
+
+
+# --- vhosts ---
+
+
+class AddVHost(Request, frozen=True, kw_only=True, tag="add_vhost"):
+    """Create a vhost, or change what is given of an existing one."""
+
+    name: str
+    description: str | None = None
+    tags: tuple[str, ...] | None = None
+    default_queue_type: str | None = None
+
+
+class DeleteVHost(Request, frozen=True, kw_only=True, tag="delete_vhost"):
+    """Delete a vhost with everything in it."""
+
+    name: str
+
+
+# --- users ---
+
+
+class AddUser(Request, frozen=True, kw_only=True, tag="add_user"):
+    """Create a user; with `replace` also give an existing one a new password and tags.
+
+    `password_hash` takes a hash made elsewhere instead of a password; neither means that no password opens the account.
+    """
+
+    name: str
+    password: str | None = None
+    password_hash: str | None = None
+    hashing_algorithm: str | None = None
+    tags: tuple[str, ...] = ()
+    replace: bool = False
+
+
+class DeleteUser(Request, frozen=True, kw_only=True, tag="delete_user"):
+    """Remove a user with all permissions."""
+
+    name: str
+
+
+class DeleteUsers(Request, frozen=True, kw_only=True, tag="delete_users"):
+    """Remove several users; all must exist."""
+
+    names: tuple[str, ...]
+
+
+class ChangePassword(Request, frozen=True, kw_only=True, tag="change_password"):
+    """Give a user another password."""
+
+    name: str
+    password: str
+
+
+class ClearPassword(Request, frozen=True, kw_only=True, tag="clear_password"):
+    """Let no password open the account."""
+
+    name: str
+
+
+class SetUserTags(Request, frozen=True, kw_only=True, tag="set_user_tags"):
+    """Replace a user's tags."""
+
+    name: str
+    tags: tuple[str, ...]
+
+
+class AuthenticateUser(Request, frozen=True, kw_only=True, tag="authenticate_user"):
+    """Check a password. With a peer the rules for log-in from there apply too."""
+
+    name: str
+    password: str
+    peer: Peer | None = None
+
+
+# --- permissions ---
+
+
+class SetPermissions(Request, frozen=True, kw_only=True, tag="set_permissions"):
+    """Set what a user may do in a vhost."""
+
+    vhost: str
+    user: str
+    configure: str
+    write: str
+    read: str
+
+
+class ClearPermissions(Request, frozen=True, kw_only=True, tag="clear_permissions"):
+    """Revoke a user's permissions in a vhost; none is no error."""
+
+    vhost: str
+    user: str
+
+
+class SetTopicPermissions(Request, frozen=True, kw_only=True, tag="set_topic_permissions"):
+    """Restrict a user's routing keys on a topic exchange."""
+
+    vhost: str
+    user: str
+    exchange: str
+    write: str
+    read: str
+
+
+class ClearTopicPermissions(Request, frozen=True, kw_only=True, tag="clear_topic_permissions"):
+    """Lift the restriction on one exchange, or on all of the vhost; none is no error."""
+
+    vhost: str
+    user: str
+    exchange: str | None = None
+
+
+# --- limits ---
+
+
+class SetVHostLimits(Request, frozen=True, kw_only=True, tag="set_vhost_limits"):
+    """Set limits of a vhost: max-connections, max-queues."""
+
+    vhost: str
+    limits: dict[str, Any]
+
+
+class ClearVHostLimits(Request, frozen=True, kw_only=True, tag="clear_vhost_limits"):
+    """Remove one limit of a vhost, or all."""
+
+    vhost: str
+    limit: str | None = None
+
+
+class SetUserLimits(Request, frozen=True, kw_only=True, tag="set_user_limits"):
+    """Set limits of a user: max-connections, max-channels."""
+
+    user: str
+    limits: dict[str, Any]
+
+
+class ClearUserLimits(Request, frozen=True, kw_only=True, tag="clear_user_limits"):
+    """Remove one limit of a user, or `all`."""
+
+    user: str
+    limit: str = "all"
+
+
+# --- policies and parameters ---
+
+
+class SetPolicy(Request, frozen=True, kw_only=True, tag="set_policy"):
+    """Create or replace a policy or operator policy."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: Any
+    priority: Any = 0
+    apply_to: Any = "all"
+    operator: bool = False
+
+
+class ClearPolicy(Request, frozen=True, kw_only=True, tag="clear_policy"):
+    """Remove a policy or operator policy."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+class SetParameter(Request, frozen=True, kw_only=True, tag="set_parameter"):
+    """Set a runtime parameter of a component that has parameters."""
+
+    vhost: str
+    component: str
+    name: str
+    value: Any
+
+
+class ClearParameter(Request, frozen=True, kw_only=True, tag="clear_parameter"):
+    """Remove a runtime parameter."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+class SetGlobalParameter(Request, frozen=True, kw_only=True, tag="set_global_parameter"):
+    """Set a runtime parameter of the whole cluster."""
+
+    name: str
+    value: Any
+
+
+class ClearGlobalParameter(Request, frozen=True, kw_only=True, tag="clear_global_parameter"):
+    """Remove a runtime parameter of the whole cluster."""
+
+    name: str
+
+
+class ImportDefinitions(Request, frozen=True, kw_only=True, tag="import_definitions"):
+    """Bring a definition file into force; with `vhost`, one of that vhost's objects."""
+
+    definitions: dict[str, Any]
+    vhost: str | None = None
+
+
+# --- queues, exchanges, bindings ---
+
+
+class DeclareQueue(Request, frozen=True, kw_only=True, tag="declare_queue"):
+    """Declare a queue; an equivalent one is left alone."""
+
+    vhost: str
+    name: str
+    durable: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class DeleteQueue(Request, frozen=True, kw_only=True, tag="delete_queue"):
+    """Delete a queue."""
+
+    vhost: str
+    name: str
+    if_empty: bool = False
+    if_unused: bool = False
+
+
+class PurgeQueue(Request, frozen=True, kw_only=True, tag="purge_queue"):
+    """Remove all ready messages of a queue."""
+
+    vhost: str
+    name: str
+
+
+class DeclareExchange(Request, frozen=True, kw_only=True, tag="declare_exchange"):
+    """Declare an exchange; an equivalent one is left alone."""
+
+    vhost: str
+    name: str
+    type: str = "direct"
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class DeleteExchange(Request, frozen=True, kw_only=True, tag="delete_exchange"):
+    """Delete an exchange."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+class Bind(Request, frozen=True, kw_only=True, tag="bind"):
+    """Bind a queue or an exchange to an exchange."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: Literal["queue", "exchange"]
+    routing_key: str = ""
+    arguments: dict[str, Any] = {}
+
+
+class Unbind(Request, frozen=True, kw_only=True, tag="unbind"):
+    """Remove the binding with this properties key."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: Literal["queue", "exchange"]
+    key: str
+
+
+class CheckAliveness(Request, frozen=True, kw_only=True, tag="aliveness_test"):
+    """Declare a queue, publish to it and take the message out again."""
+
+    vhost: str
+
+
+# --- the node ---
+
+
+class CloseConnection(Request, frozen=True, kw_only=True, tag="close_connection"):
+    """Close the connection with this pid or name."""
+
+    connection: str
+    reason: str = "Closed via management plugin"
+
+
+class CloseConnections(Request, frozen=True, kw_only=True, tag="close_connections"):
+    """Close the connections of a vhost, of a user, or all; with a limit at most so many."""
+
+    vhost: str | None = None
+    user: str | None = None
+    limit: int = 0
+    reason: str = "Closed via management plugin"
+
+
+class Stop(Request, frozen=True, kw_only=True, tag="stop"):
+    """Stop the node as SIGTERM does."""
+
+    reason: str = "asked by an administrator"
+
+
+def named_requests() -> dict[str, type[Request]]:
+    """Every request by the name it has on the outside."""
+    return {str(kind.__struct_config__.tag): kind for kind in Request.__subclasses__()}

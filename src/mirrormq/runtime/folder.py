@@ -1,0 +1,152 @@
+"""The data folder as a whole: one process at a time, a known format, and who the node is for `ctl`.
+
+`lock` is held as long as the process lives, so a crash leaves no stale lock. `VERSION` is the number of the
+format. `node.key` makes whoever can read it an administrator of this node and is therefore readable by the
+node's own user only. `node.json` says where the running node answers; it is gone when the node is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from mirrormq.runtime.faults import StartError
+from mirrormq.runtime.processes import describe_process
+
+FORMAT = 1
+"""Number of the data format this version writes. A newer one is refused, an older one will be upgraded."""
+
+OWN_FILES = frozenset({"lock", "VERSION", "node.key", "node.json"})
+
+
+class DataFolder:
+    """A data folder that this process owns."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+        self.key = ""
+
+    def announce(self, name: str, amqp: list[str], http: str | None) -> bytes:
+        """Write node.json, replacing it whole, and return its content."""
+        content = msgspec.json.encode({"name": name, "pid": os.getpid(), "amqp": amqp, "http": http})
+        temporary = self.path / "node.json.new"
+        temporary.write_bytes(content)
+        temporary.replace(self.path / "node.json")
+        return content
+
+    def close(self) -> None:
+        """Give the folder up."""
+        with contextlib.suppress(OSError):
+            (self.path / "node.json").unlink()
+        os.close(self._lock)
+
+
+def open_folder(path: Path, *, fresh: bool) -> DataFolder:
+    """Create or take over a data folder. Raises StartError with one sentence if it cannot be used."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o750)
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise StartError(
+            f"Data folder {path} cannot be written: {error.strerror}; give another one with --data DIR."
+        ) from None
+    folder = DataFolder(path, lock)
+    try:
+        _take_lock(path, lock)
+        if fresh:
+            _empty(path)
+        _check_format(path)
+        folder.key = _read_key(path / "node.key")
+    except OSError as error:
+        os.close(lock)
+        raise StartError(
+            f"Data folder {path} cannot be used: {error.strerror}; give another one with --data DIR."
+        ) from None
+    except StartError:
+        os.close(lock)
+        raise
+    return folder
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process owns the folder."""
+    try:
+        lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _take_lock(path: Path, lock: int) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(lock, 32).decode("ascii", "replace").strip()
+        by = describe_process(int(owner)) if owner.isdigit() else "another process"
+        raise StartError(
+            f"Data folder {path} is in use by {by}: stop it, or give another folder with --data DIR."
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _empty(path: Path) -> None:
+    """Empty the folder, but only one that is ours: --fresh on somebody's home must not be the end of it."""
+    names = {entry.name for entry in path.iterdir()}
+    if "VERSION" not in names and names - OWN_FILES:
+        raise StartError(
+            f"{path} is no MirrorMQ data folder (it has no VERSION file): --fresh does not empty it."
+        )
+    for entry in path.iterdir():
+        if entry.name == "lock":
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _check_format(path: Path) -> None:
+    version = path / "VERSION"
+    try:
+        written = version.read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        # Written before anything else, so that a folder with data always has it.
+        version.write_text(f"{FORMAT}\n", encoding="ascii")
+        return
+    if not written.isdigit():
+        raise StartError(f"{version} does not hold a number: {path} is damaged or no MirrorMQ data folder.")
+    if int(written) > FORMAT:
+        raise StartError(
+            f"Data folder {path} was written by a newer MirrorMQ (format {written}, known here: {FORMAT}):"
+            " install that version, or give another folder with --data DIR."
+        )
+
+
+def _read_key(path: Path) -> str:
+    """Read the administrator's key, made at the first start. Others cannot read it, not even for a moment."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        path.chmod(0o600)
+        key = path.read_text(encoding="ascii").strip()
+        if key:
+            return key
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    key = secrets.token_hex(32)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(key + "\n")
+    return key

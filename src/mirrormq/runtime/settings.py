@@ -1,0 +1,110 @@
+"""The settings of a node, checked and complete: what the runtime reads, with every default in one place.
+
+How a setting is called in a file, in the environment and by RabbitMQ stands in `names`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirrormq.runtime.values import Address, Network, Share
+
+MEMORY_LIMIT = Share(0.4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TlsSettings:
+    """Certificates and rules of the TLS listeners."""
+
+    certfile: str = ""
+    keyfile: str = ""
+    password: str = ""
+    cacertfile: str = ""
+    verify: str = "verify_none"
+    fail_if_no_peer_cert: bool = False
+    versions: tuple[str, ...] = ("tlsv1.2", "tlsv1.3")
+    ciphers: tuple[str, ...] = ()
+    dhfile: str = ""
+    honor_cipher_order: bool = True
+    handshake_timeout_ms: int = 5000
+    login_from: str = "distinguished_name"
+    login_san_type: str = "dns"
+    login_san_index: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketSettings:
+    """What is set on every client socket."""
+
+    backlog: int = 128
+    nodelay: bool = True
+    keepalive: bool = False
+    send_buffer_bytes: int = 0
+    receive_buffer_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """Where log lines go. Without a file they go to standard error."""
+
+    level: str = "info"
+    console: bool | None = None
+    console_level: str = ""
+    console_format: str = "plaintext"
+    file: str = ""
+    folder: str = ""
+    file_level: str = ""
+    file_format: str = "plaintext"
+    rotate_bytes: int = 10 * 1024 * 1024
+    rotate_count: int = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultUser:
+    """The user and vhost that a node with an empty data folder begins with."""
+
+    name: str = "guest"
+    password: str = "guest"
+    vhost: str = "/"
+    tags: tuple[str, ...] = ("administrator",)
+    configure: str = ".*"
+    write: str = ".*"
+    read: str = ".*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything a node can be told."""
+
+    node_name: str = ""
+    data_dir: str = ""
+    cluster_name: str = ""
+    listen: tuple[Address, ...] = (Address("", 5672),)
+    listen_tls: tuple[Address, ...] = ()
+    admin: bool = True
+    admin_host: str = ""
+    admin_port: int = 15672
+    tls: TlsSettings = TlsSettings()
+    sockets: SocketSettings = SocketSettings()
+    log: LogSettings = LogSettings()
+    default_user: DefaultUser = DefaultUser()
+    proxy_protocol: bool = False
+    proxy_sources: tuple[Network, ...] = ()
+    auth_mechanisms: tuple[str, ...] = ()
+    loopback_users: tuple[str, ...] = ("guest",)
+    handshake_timeout_ms: int = 10_000
+    heartbeat_s: int = 60
+    frame_max: int = 131_072
+    channel_max: int = 2047
+    connection_max: int = 0
+    max_message_bytes: int = 134_217_728
+    consumer_timeout_ms: int = 1_800_000
+    publish_ahead_bytes: int = 4 * 1024 * 1024
+    memory_limit: int | Share = MEMORY_LIMIT
+    memory_total_bytes: int = 0
+    disk_free_limit: int | Share = 50_000_000
+    argon2_memory_kib: int = 19 * 1024
+    argon2_passes: int = 2
+    argon2_lanes: int = 1
+    load_definitions: str = ""
+    shutdown_timeout_ms: int = 30_000

@@ -1,0 +1,22 @@
+"""What all tests share: how hypothesis runs, and where the clone is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Machines that run tests are shared: a deadline per example would measure the neighbours.
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("thorough", settings.get_profile("default"), max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(scope="session")
+def clone() -> Path:
+    """The folder of the clone these tests belong to."""
+    return Path(__file__).resolve().parent.parent

@@ -1,0 +1,117 @@
+"""Brokers for the interop tests: MirrorMQ, or RabbitMQ 3.10.8 when INTEROP_BROKER=rabbitmq.
+
+A test sees only `Broker`: addresses, credentials and the admin API. Both brokers read the same
+`rabbitmq.conf` lines, so a test that needs a setting gives it once (`launch`). RabbitMQ takes seconds to
+start: INTEROP_RABBITMQ=host:amqp-port:http-port names one that already runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from tests.interop.admin import Admin
+from tests.support import rabbitmq
+
+PLUGINS = ("rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_auth_mechanism_ssl")
+
+
+def kind() -> str:
+    """Which broker the run is about."""
+    return os.environ.get("INTEROP_BROKER", "mirrormq")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where a broker under test listens and who may log in."""
+
+    kind: str
+    host: str
+    port: int
+    http_port: int
+    pid: int = 0
+    folder: Path = Path()
+    vhost: str = "/"
+    user: str = "guest"
+    password: str = "guest"
+
+    @property
+    def admin(self) -> Admin:
+        return _admin(self.host, self.http_port)
+
+    @property
+    def is_rabbitmq(self) -> bool:
+        return self.kind == "rabbitmq"
+
+    @property
+    def url(self) -> str:
+        return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/{self.vhost.replace('/', '%2F')}"
+
+    def within(self, vhost: str) -> Broker:
+        return replace(self, vhost=vhost)
+
+    def seen_by(self, user: str, password: str) -> Broker:
+        return replace(self, user=user, password=password)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A port that was free a moment ago, for a listener of a test's own."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def outside_address() -> str | None:
+    """An address of this machine that is not loopback, or None."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        address = str(probe.getsockname()[0])
+    return None if address.startswith("127.") else address
+
+
+@cache
+def _admin(host: str, port: int) -> Admin:
+    return Admin(host, port, "guest", "guest")
+
+
+@contextlib.contextmanager
+def launch(config: Sequence[str] = ()) -> Iterator[Broker]:
+    """A broker of its own with further lines of rabbitmq.conf."""
+    if kind() == "rabbitmq":
+        with rabbitmq.running(PLUGINS, config) as node:
+            if any(line.startswith("consumer_timeout") for line in config):
+                # RabbitMQ looks once a minute for overdue acknowledgements unless told otherwise.
+                node.ctl("eval", "application:set_env(rabbit, channel_tick_interval, 500).")
+            broker = Broker("rabbitmq", node.host, node.port, node.management_port, node.pid, node.folder)
+            yield broker
+            broker.admin.close()
+    else:
+        with _mirrormq(config) as broker:
+            yield broker
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[Broker]:
+    """The broker most tests of a run share."""
+    named = os.environ.get("INTEROP_RABBITMQ")
+    if kind() == "rabbitmq" and named:
+        host, port, http_port = named.split(":")
+        yield Broker("rabbitmq", host, int(port), int(http_port))
+        return
+    with launch() as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def _mirrormq(config: Sequence[str]) -> Iterator[Broker]:
+    raise NotImplementedError(sys.executable, config)
+    yield
