@@ -23,7 +23,7 @@ START_TIMEOUT_S = 120.0
 
 
 class Broker(Protocol):
-    """A running broker. `start_s` is the time from starting the process until it answered an AMQP greeting."""
+    """A running broker. `start_s` is the time from its start until it answered an AMQP greeting."""
 
     name: str
     port: int
@@ -65,7 +65,10 @@ class MirrorMQ:
         began = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "mirrormq", "serve", "--config", str(config), "--data", str(self.data)],
-            stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL, start_new_session=True,
+            stdout=self._log,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         self.pid = self._process.pid
         try:

@@ -1,27 +1,36 @@
 """MirrorMQ against RabbitMQ under the same load in the same run:  python -m bench.compare
 
-Both brokers run at once and take turns, at least three runs each; printed are medians with their spread and the
-ratios MirrorMQ / RabbitMQ. Every run is appended to a file of JSON lines, a table in Markdown is written at the end.
+Both brokers run at once and take turns, at least three runs each; printed are medians with their spread and
+the ratios MirrorMQ / RabbitMQ. Every run is appended to a file of JSON lines; a table in Markdown ends it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import brokers, generator, machine
+from bench import brokers, generator, machine, report
 from bench.brokers import Broker
 from bench.generator import Result
 
 COALESCED = ["--coalesce-us", "1000"]  # few wake-ups of the generator in rows that measure throughput only
 TRANSIENT = ["--auto-ack", "--purge", "--delete", "--check"]
-DURABLE = ["--durable", "--persistent", "--purge", "--delete", "--check", "--prefetch", "200", "--ack-every", "50"]
+DURABLE = [
+    "--durable",
+    "--persistent",
+    "--purge",
+    "--delete",
+    "--check",
+    "--prefetch",
+    "200",
+    "--ack-every",
+    "50",
+]
 TEN = ["--publishers", "10", "--consumers", "10", "--queues", "10"]
 PAUSE_S = 0.5
 WARM_UP_S = 2.0
@@ -40,16 +49,38 @@ class Row:
 ROWS = {
     "transient-16": Row("transient, auto-ack, 16 B", ["--size", "16", *TRANSIENT, *COALESCED]),
     "transient-1k": Row("transient, auto-ack, 1 KiB", ["--size", "1024", *TRANSIENT, *COALESCED]),
-    "single-16": Row("one send() per message, 16 B, auto-ack, 10 publishers, 10 consumers, 1,000 in flight",
-                     ["--size", "16", "--single-send", "--in-flight", "1000", *TEN, *TRANSIENT]),
-    "acked-1k": Row("transient, manual acks, 1 KiB", ["--size", "1024", "--prefetch", "200", "--ack-every", "50",
-                                                      "--purge", "--delete", "--check", *COALESCED]),
-    "persistent-16": Row("persistent, confirms (1,000), acks, 16 B",
-                         ["--size", "16", "--confirm-window", "1000", *DURABLE, *COALESCED]),
-    "persistent-1k": Row("persistent, confirms (1,000), acks, 1 KiB",
-                         ["--size", "1024", "--confirm-window", "1000", *DURABLE, *COALESCED]),
-    "latency-1k": Row("persistent, one unconfirmed at a time, 1 KiB",
-                      ["--size", "1024", "--confirm-window", "1", *DURABLE, "--ack-every", "1"], awake=True),
+    "single-16": Row(
+        "one send() per message, 16 B, auto-ack, 10 publishers, 10 consumers, 1,000 in flight",
+        ["--size", "16", "--single-send", "--in-flight", "1000", *TEN, *TRANSIENT],
+    ),
+    "acked-1k": Row(
+        "transient, manual acks, 1 KiB",
+        [
+            "--size",
+            "1024",
+            "--prefetch",
+            "200",
+            "--ack-every",
+            "50",
+            "--purge",
+            "--delete",
+            "--check",
+            *COALESCED,
+        ],
+    ),
+    "persistent-16": Row(
+        "persistent, confirms (1,000), acks, 16 B",
+        ["--size", "16", "--confirm-window", "1000", *DURABLE, *COALESCED],
+    ),
+    "persistent-1k": Row(
+        "persistent, confirms (1,000), acks, 1 KiB",
+        ["--size", "1024", "--confirm-window", "1000", *DURABLE, *COALESCED],
+    ),
+    "latency-1k": Row(
+        "persistent, one unconfirmed at a time, 1 KiB",
+        ["--size", "1024", "--confirm-window", "1", *DURABLE, "--ack-every", "1"],
+        awake=True,
+    ),
 }
 FIRST_ROWS = ["transient-16", "transient-1k", "single-16"]
 Log = Callable[[str], None]
@@ -73,7 +104,7 @@ def usable(run: Result) -> bool:
 
 
 def measure_row(row_name: str, running: list[Broker], options: argparse.Namespace, say: Log) -> list[Result]:
-    """Take turns until every broker has enough quiet runs (or twice as many runs were tried); keep the quietest."""
+    """Take turns until every broker has enough quiet runs, at most twice as often; keep the quietest."""
     runs: list[Result] = []
     for attempt in range(2 * options.runs):
         for broker in running:
@@ -82,8 +113,16 @@ def measure_row(row_name: str, running: list[Broker], options: argparse.Namespac
             with Path(options.out).open("a") as lines:
                 lines.write(json.dumps(run) + "\n")
             say(f"{row_name} {broker.name} run {attempt + 1}: {brief(run)}")
-        quiet = [sum(1 for run in runs if run["broker"] == broker.name and usable(run)
-                     and (ROWS[row_name].awake or run["other_cpu_share"] <= options.max_other)) for broker in running]
+        quiet = [
+            sum(
+                1
+                for run in runs
+                if run["broker"] == broker.name
+                and usable(run)
+                and (ROWS[row_name].awake or run["other_cpu_share"] <= options.max_other)
+            )
+            for broker in running
+        ]
         if min(quiet) >= options.runs:
             break
     kept: list[Result] = []
@@ -97,69 +136,30 @@ def brief(run: Result) -> str:
     if "error" in run:
         return f"failed: {run['error']}"
     late = (run.get("e2e_ms") or {}).get("p99", -1)
-    return (f"{run['consumed_per_s']:,.0f} msgs/s, {run['msgs_per_broker_cpu_s']:,.0f} per broker CPU second, "
-            f"end-to-end p99 {late:.1f} ms, generator {run['client_cpu_share']:.2f} cores, "
-            f"others {run['other_cpu_share']:.0%}{'' if usable(run) else ', NOT USABLE: ' + str(run.get('check'))}")
-
-
-def median(runs: list[Result], *path: str) -> float | None:
-    values = []
-    for run in runs:
-        value: object = run
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if isinstance(value, int | float):
-            values.append(float(value))
-    return statistics.median(values) if values else None
-
-
-def _figure(runs: list[Result], key: str) -> str:
-    values = [float(run[key]) for run in runs]
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f}–{max(values):,.0f})" if values else "–"
-
-
-def _latency(runs: list[Result], key: str) -> str:
-    p50, p99 = median(runs, key, "p50"), median(runs, key, "p99")
-    return f"{p50:.2f} / {p99:.2f}" if p50 is not None and p99 is not None else "–"
-
-
-def ratios(runs: list[Result]) -> dict[str, float]:
-    """MirrorMQ / RabbitMQ, by the medians."""
-    ours = [run for run in runs if run["broker"] == "mirrormq"]
-    theirs = [run for run in runs if run["broker"] == "rabbitmq"]
-    paths = {"cpu": ("msgs_per_broker_cpu_s",), "wall": ("consumed_per_s",), "e2e_p99": ("e2e_ms", "p99"),
-             "confirm_p99": ("confirm_ms", "p99")}
-    found = {name: (median(ours, *path), median(theirs, *path)) for name, path in paths.items()}
-    return {name: us / them for name, (us, them) in found.items() if us is not None and them}
-
-
-def table(runs: list[Result]) -> str:
-    """Medians and spread of all rows as Markdown."""
-    lines = ["| load | broker | runs | msgs per broker CPU second | msgs/s | confirm ms p50 / p99 "
-             "| end-to-end ms p50 / p99 | broker / generator cores |", "|---|---|---|---|---|---|---|---|"]
-    for name in dict.fromkeys(run["row"] for run in runs):
-        mine = [run for run in runs if run["row"] == name]
-        for kind in dict.fromkeys(run["broker"] for run in mine):
-            of_kind = [run for run in mine if run["broker"] == kind]
-            cores = f"{median(of_kind, 'broker_cpu_share') or 0:.2f} / {median(of_kind, 'client_cpu_share') or 0:.2f}"
-            lines.append(f"| {ROWS[name].what} | {kind} | {len(of_kind)} | {_figure(of_kind, 'msgs_per_broker_cpu_s')} "
-                         f"| {_figure(of_kind, 'consumed_per_s')} | {_latency(of_kind, 'confirm_ms')} "
-                         f"| {_latency(of_kind, 'e2e_ms')} | {cores} |")
-        compared = ratios(mine)
-        if compared:
-            lines.append(f"| | **ratio** | | **{compared['cpu']:.1f}×** | **{compared['wall']:.1f}×** "
-                         f"| p99 {compared.get('confirm_p99', 0):.2f}× | p99 {compared.get('e2e_p99', 0):.2f}× | |")
-    return "\n".join(lines)
+    return (
+        f"{run['consumed_per_s']:,.0f} msgs/s, {run['msgs_per_broker_cpu_s']:,.0f} per broker CPU second, "
+        f"end-to-end p99 {late:.1f} ms, generator {run['client_cpu_share']:.2f} cores, "
+        f"others {run['other_cpu_share']:.0%}" + ("" if usable(run) else f", NOT USABLE: {run.get('check')}")
+    )
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rows", default=",".join(FIRST_ROWS), help=f"of {', '.join(ROWS)} (or: all)")
-    parser.add_argument("--brokers", default="", help="mirrormq, rabbitmq or both with a comma (default: what is there)")
+    parser.add_argument(
+        "--brokers", default="", help="mirrormq, rabbitmq or both with a comma (default: what is there)"
+    )
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=6.0, help="measured time of a run, after 2 s of warm-up")
-    parser.add_argument("--max-other", type=float, default=0.15, help="part of the machine others may use in a run")
+    parser.add_argument(
+        "--seconds", type=float, default=6.0, help="measured time of a run, after 2 s of warm-up"
+    )
+    parser.add_argument(
+        "--max-other", type=float, default=0.15, help="part of the machine others may use in a run"
+    )
     parser.add_argument("--out", default="build/bench/runs.jsonl", help="every run, one JSON line each")
     parser.add_argument("--table", default="build/bench/compare.md")
     return parser.parse_args(argv)
@@ -184,8 +184,12 @@ def main(argv: list[str]) -> int:
     with brokers.running(brokers.available(options.brokers)) as running:
         for name in names:
             runs += measure_row(name, running, options, say)
-    text = (f"{machine.description()}; {'private network namespace' if private else 'shared network'}; windows of "
-            f"{options.seconds:g} s, medians (lowest–highest); differences under {NOISE:.0%} mean nothing.\n\n{table(runs)}\n")
+    network = "private network namespace" if private else "shared network"
+    text = (
+        f"{machine.description()}; {network}; windows of {options.seconds:g} s, medians (lowest–highest); "
+        f"differences under {NOISE:.0%} mean nothing.\n\n"
+        f"{report.table(runs, {name: row.what for name, row in ROWS.items()})}\n"
+    )
     Path(options.table).write_text(text)
     sys.stdout.write(text)
     return 0 if runs else 1

@@ -1,7 +1,7 @@
 """Where the broker's CPU goes, in percent:  python -m bench.cpuprofile
 
-Runs MirrorMQ under load (1 KiB published, delivered and acknowledged one by one) and samples its process with perf
-(Debian: linux-perf). Kernel time is split by system call, compiled code by module, the rest by library.
+Runs MirrorMQ under load (1 KiB published, delivered and acknowledged one by one) and samples its process with
+perf (Debian: linux-perf). Kernel time is split by system call, compiled code by module, the rest by library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,25 @@ from bench.compare import WARM_UP_S
 from bench.generator import Result
 
 LOADS = {
-    "acked-1k": ["--size", "1024", "--prefetch", "1000", "--ack-every", "1", "--purge", "--delete"],
+    "acked-1k": ["--size", "1024", "--prefetch", "1000", "--ack-every", "1", *STEADY],
     "auto-1k": ["--size", "1024", "--auto-ack", "--purge", "--delete"],
     "auto-16": ["--size", "16", "--auto-ack", "--purge", "--delete"],
-    "single-16": ["--size", "16", "--single-send", "--in-flight", "1000", "--publishers", "10", "--consumers", "10",
-                  "--queues", "10", "--auto-ack", "--purge", "--delete"],
+    "single-16": [
+        "--size",
+        "16",
+        "--single-send",
+        "--in-flight",
+        "1000",
+        "--publishers",
+        "10",
+        "--consumers",
+        "10",
+        "--queues",
+        "10",
+        "--auto-ack",
+        "--purge",
+        "--delete",
+    ],
 }
 SAMPLES_PER_S = 997
 SYSTEM_CALLS = [
@@ -38,7 +52,10 @@ SYSTEM_CALLS = [
     (re.compile(r"page_fault|mmap|munmap|brk|madvise"), "kernel: memory"),
 ]
 LIBRARIES = [
-    (re.compile(r"mirrormq/kernel/(\w+)\.|^(frames|cores|message|outbuffer|topic|crc32c|\w+)\.cpython"), None),
+    (
+        re.compile(r"mirrormq/kernel/(\w+)\.|^(frames|cores|message|outbuffer|topic|crc32c|\w+)\.cpython"),
+        None,
+    ),
     (re.compile(r"uvloop|libuv|^loop\."), "event loop (uvloop)"),
     (re.compile(r"python"), "Python interpreter"),
 ]
@@ -54,7 +71,7 @@ class Sample:
 
     def kind(self) -> str:
         symbol, library = self.frames[0]
-        if "kernel" in library and "mirrormq" not in library or library.startswith("[k"):
+        if ("kernel" in library and "mirrormq" not in library) or library.startswith("[k"):
             return self._system_call()
         if COPY.search(symbol):
             return "copying (memcpy)"
@@ -93,9 +110,31 @@ def record(pid: int, seconds: float) -> str:
         raise SystemExit("The profile needs perf (Debian: apt install linux-perf).")
     with tempfile.TemporaryDirectory() as folder:
         data = str(Path(folder, "perf.data"))
-        subprocess.run([perf, "record", "-q", "-e", "cpu-clock", "-F", str(SAMPLES_PER_S), "-g", "-p", str(pid), "-o", data,
-                        "--", "sleep", str(seconds)], check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        done = subprocess.run([perf, "script", "-i", data, "-F", "ip,sym,dso"], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [
+                perf,
+                "record",
+                "-q",
+                "-e",
+                "cpu-clock",
+                "-F",
+                str(SAMPLES_PER_S),
+                "-g",
+                "-p",
+                str(pid),
+                "-o",
+                data,
+                "--",
+                "sleep",
+                str(seconds),
+            ],
+            check=True,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        done = subprocess.run(
+            [perf, "script", "-i", data, "-F", "ip,sym,dso"], check=True, capture_output=True, text=True
+        )
     return done.stdout
 
 
@@ -105,8 +144,12 @@ def table(found: list[Sample], run: Result) -> str:
     kinds = Counter(sample.kind() for sample in found)
     symbols = Counter(f"`{sample.frames[0][0]}` in {Path(sample.frames[0][1]).name}" for sample in found)
     per_message = 1e6 / run["msgs_per_broker_cpu_s"]
-    lines = [f"{total:,} samples; {run['consumed_per_s']:,.0f} msgs/s, {per_message:.2f} µs of broker CPU per message.", "",
-             "| where | % | µs per message |", "|---|---|---|"]
+    lines = [
+        f"{total:,} samples; {run['consumed_per_s']:,.0f} msgs/s, {per_message:.2f} µs of broker CPU each.",
+        "",
+        "| where | % | µs per message |",
+        "|---|---|---|",
+    ]
     for kind, count in kinds.most_common():
         if count / total >= 0.005:
             lines.append(f"| {kind} | {count / total:.1%} | {per_message * count / total:.3f} |")
@@ -120,7 +163,9 @@ def profile(load: str, seconds: float, kind: str) -> str:
         results: list[Result] = []
         timing = ["--seconds", str(seconds + 2 * WARM_UP_S), "--warmup", str(WARM_UP_S), "--queue", "profile"]
         options = [*LOADS[load], *timing]
-        thread = threading.Thread(target=lambda: results.append(generator.load(options, broker.port, broker.pid)))
+        thread = threading.Thread(
+            target=lambda: results.append(generator.load(options, broker.port, broker.pid))
+        )
         thread.start()
         thread.join(WARM_UP_S)
         text = record(broker.pid, seconds)
@@ -131,8 +176,11 @@ def profile(load: str, seconds: float, kind: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.cpuprofile", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cpuprofile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--load", default="acked-1k", choices=list(LOADS))
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--broker", default="mirrormq", choices=list(brokers.KINDS))

@@ -1,8 +1,8 @@
 """Start time, memory and the cost of many objects:  python -m bench.footprint
 
 Start until AMQP answers (first and second start on the same data for MirrorMQ), idle memory, memory per idle
-connection with one channel, and the time of each thousand of 10,000 queues declared, bound and deleted: a curve that
-rises means a cost that grows with what is there already.
+connection with one channel, and the time of each thousand of 10,000 queues declared, bound and deleted: a
+curve that rises means a cost that grows with what is there already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTLE_S = 2.0
 
 
 def starts(kind: str) -> dict[str, float]:
-    """Time until AMQP answers. A MirrorMQ is started twice on one folder: the second start has byte code and data."""
+    """Time until AMQP answers. A MirrorMQ is started twice on one folder: the second one finds its data."""
     if kind != "mirrormq":
         broker = brokers.KINDS[kind]()
         broker.stop()
@@ -51,8 +51,11 @@ def idle(broker: Broker, connections: int) -> dict[str, float]:
     result = generator.load(held, broker.port, broker.pid)
     if "error" in result:
         raise RuntimeError(result["error"])
-    return {"idle_mb": at_rest, "kb_per_connection": result["kb_per_connection"],
-            "connections_per_s": result["connections_per_s"]}
+    return {
+        "idle_mb": at_rest,
+        "kb_per_connection": result["kb_per_connection"],
+        "connections_per_s": result["connections_per_s"],
+    }
 
 
 def curve(broker: Broker, queues: int, step: int, *, durable: bool) -> dict[str, list[float]]:
@@ -86,13 +89,17 @@ def _curve_text(seconds: list[float]) -> str:
 
 def table(results: dict[str, dict[str, Any]]) -> str:
     rows: list[tuple[str, str, str]] = [
-        ("start until AMQP answers, s", "first_start_s", ".2f"), ("second start, s", "second_start_s", ".2f"),
-        ("idle memory, MiB", "idle_mb", ".0f"), ("memory per idle connection with a channel, KiB", "kb_per_connection", ".1f"),
+        ("start until AMQP answers, s", "first_start_s", ".2f"),
+        ("second start, s", "second_start_s", ".2f"),
+        ("idle memory, MiB", "idle_mb", ".0f"),
+        ("memory per idle connection with a channel, KiB", "kb_per_connection", ".1f"),
         ("connections opened per second", "connections_per_s", ",.0f"),
     ]
     lines = [f"| | {' | '.join(results)} |", "|---|" + "---|" * len(results)]
     for what, key, form in rows:
-        lines.append(f"| {what} | {' | '.join(format(r[key], form) if key in r else '–' for r in results.values())} |")
+        lines.append(
+            f"| {what} | {' | '.join(format(r[key], form) if key in r else '–' for r in results.values())} |"
+        )
     for what, key in (("declared and bound", "declared_and_bound_s"), ("deleted", "deleted_s")):
         cells = " | ".join(_curve_text(r[key]) if key in r else "–" for r in results.values())
         lines.append(f"| queues {what}, s per step | {cells} |")
@@ -100,13 +107,18 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.footprint", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.footprint",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--brokers", default="")
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--step", type=int, default=1000)
-    parser.add_argument("--durable", action="store_true", help="durable queues: each declare and bind waits for the disk")
+    parser.add_argument(
+        "--durable", action="store_true", help="durable queues: each declare and bind waits for the disk"
+    )
     parser.add_argument("--skip", default="", help="starts, idle, curve (with commas)")
     parser.add_argument("--out", default="build/bench/footprint.json")
     return parser.parse_args(argv)
@@ -127,7 +139,8 @@ def main(argv: list[str]) -> int:
             if "curve" not in skipped:
                 result |= curve(broker, options.queues, options.step, durable=options.durable)
         results[kind] = result
-    text = f"{machine.description()}; {options.connections:,} connections, steps of {options.step:,} queues\n\n{table(results)}\n"
+    sizes = f"{options.connections:,} connections, steps of {options.step:,} queues"
+    text = f"{machine.description()}; {sizes}\n\n{table(results)}\n"
     out = Path(options.out)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1))

@@ -23,7 +23,9 @@ def program() -> Path:
         return compiled
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise SystemExit("The load generator needs a C compiler: install gcc (Debian: apt install gcc libc6-dev).")
+        raise SystemExit(
+            "The load generator needs a C compiler: install gcc (Debian: apt install gcc libc6-dev)."
+        )
     compiled.parent.mkdir(parents=True, exist_ok=True)
     fresh = compiled.with_suffix(f".{os.getpid()}")
     subprocess.run([compiler, *FLAGS, "-o", str(fresh), str(SOURCE)], check=True)

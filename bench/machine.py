@@ -1,4 +1,4 @@
-"""What measuring needs from the machine: a private network, a fair share of the cores, CPU and memory figures."""
+"""What measuring needs of the machine: a private network, a share of the cores, CPU and memory figures."""
 
 from __future__ import annotations
 
@@ -15,23 +15,30 @@ SHARE = -15
 SPINNER = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
 
 
-def enter_private_network(module: str) -> bool:
-    """Run this program again in a network namespace of its own (root only): no port clashes, one set of TCP settings.
+def may_make_namespaces() -> bool:
+    tried = ["unshare", "-n", "true"]
+    return os.geteuid() == 0 and not subprocess.run(tried, check=False, stderr=subprocess.DEVNULL).returncode
 
-    Returns whether the process is in one; without root or the permission to make one, measuring goes on outside.
+
+def enter_private_network(module: str) -> bool:
+    """Run this program again in a network namespace of its own: no port clashes, the same TCP settings.
+
+    Returns whether the process is in one; without root or the permission to make one, it goes on outside.
     """
     if os.environ.get(IN_NAMESPACE):
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-        subprocess.run(["sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno"], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            ["sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno"], check=False, stderr=subprocess.DEVNULL
+        )
         return True
-    if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], check=False, stderr=subprocess.DEVNULL).returncode:
-        return False
-    os.environ[IN_NAMESPACE] = "1"
-    os.execvp("unshare", ["unshare", "-n", sys.executable, "-m", module, *sys.argv[1:]])
+    if may_make_namespaces():
+        os.environ[IN_NAMESPACE] = "1"
+        os.execvp("unshare", ["unshare", "-n", sys.executable, "-m", module, *sys.argv[1:]])
+    return False
 
 
 def boost(pid: int) -> None:
-    """Give the session of `pid` a large share of the cores; the same for every broker, and for the generator."""
+    """Give the session of `pid` a large share of the cores; the same for every broker and the generator."""
     with contextlib.suppress(OSError):
         Path(f"/proc/{pid}/autogroup").write_text(str(SHARE))
 
@@ -45,7 +52,9 @@ def boost_self() -> None:
 @contextlib.contextmanager
 def cores_kept_awake(wanted: bool) -> Iterator[None]:
     """One spinner of the idle class per core, so that sleep states do not blur latencies."""
-    spinners = [subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in range(os.cpu_count() or 1) if wanted]
+    spinners = [
+        subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in range(os.cpu_count() or 1) if wanted
+    ]
     try:
         yield
     finally:
@@ -76,7 +85,14 @@ def wait_until_quiet(pid: int, seconds: float, limit_s: float = 30.0) -> None:
 
 
 def description() -> str:
-    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), "unknown processor")
-    return f"{os.cpu_count()} cores ({cpu}), {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGESIZE') >> 30} GiB, " \
-           f"Linux {os.uname().release}, Python {sys.version.split()[0]}"
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown processor",
+    )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") >> 30
+    kernel, python = os.uname().release, sys.version.split()[0]
+    return f"{os.cpu_count()} cores ({cpu}), {memory} GiB, Linux {kernel}, Python {python}"

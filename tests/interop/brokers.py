@@ -67,17 +67,6 @@ def free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
-def outside_address() -> str | None:
-    """An address of this machine that is not loopback, or None."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return None
-        address = str(probe.getsockname()[0])
-    return None if address.startswith("127.") else address
-
-
 @cache
 def _admin(host: str, port: int) -> Admin:
     return Admin(host, port, "guest", "guest")

@@ -82,7 +82,8 @@ class MemoryDisk:
             kept = ops[:survived]
             if survived < len(ops) and ops[survived].kind == "append":
                 data = ops[survived].data
-                kept.append(_Op("append", data[: pick(len(data))]))
+                torn = data[: pick(len(data))]
+                kept += [_Op("append", torn)] if torn else []
             after._settle(file, _play(self._durable.get(file), kept))
         return after
 

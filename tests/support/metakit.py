@@ -99,6 +99,7 @@ VALUES = st.one_of(
     st.decimals(0, 1000, places=3),
 )
 TABLES = st.dictionaries(st.text(max_size=5), VALUES | st.lists(VALUES, max_size=2), max_size=3)
+JSON = st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5), max_size=2)
 BINDINGS = st.builds(
     Binding, VHOSTS, NAMES, NAMES, st.sampled_from(["queue", "exchange"]), st.sampled_from(["", "k"]), TABLES
 )
@@ -134,7 +135,7 @@ SIMPLE_COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
     st.builds(c.DeleteQueue, VHOSTS, NAMES, st.none() | st.integers(1, 60)),
     st.builds(c.Bind, BINDINGS),
     st.builds(c.Unbind, BINDINGS),
-    st.builds(c.SetPolicy, st.builds(Policy, VHOSTS, NAMES, NAMES, TABLES, operator=FLAGS)),
+    st.builds(c.SetPolicy, st.builds(Policy, VHOSTS, NAMES, NAMES, JSON, operator=FLAGS)),
     st.builds(c.ClearPolicy, VHOSTS, NAMES, FLAGS),
     st.builds(c.SetParameter, VHOSTS, NAMES, NAMES, st.integers(0, 9)),
     st.builds(c.ClearParameter, VHOSTS, NAMES, NAMES),

@@ -29,7 +29,7 @@ COOKIE = "MIRRORMQTESTS"
 
 
 def binaries() -> Path | None:
-    """Folder of the plain scripts (Debian's commands in the path are wrappers that insist on its own user)."""
+    """Folder of the plain scripts (Debian's commands in the path are wrappers that want another user)."""
     chosen = os.environ.get("RABBITMQ_BIN")
     if chosen:
         return Path(chosen) if Path(chosen, "rabbitmq-server").exists() else None
@@ -134,8 +134,12 @@ class RabbitMQ:
         assert folder is not None
         done = subprocess.run(
             [str(folder / "rabbitmqctl"), "--quiet", *arguments],
-            env=self._environment(), cwd=self.folder, capture_output=True, text=True,
-            timeout=CTL_TIMEOUT_S, check=False,
+            env=self._environment(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=CTL_TIMEOUT_S,
+            check=False,
         )
         if done.returncode != 0:
             raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stderr or done.stdout}")
@@ -165,7 +169,9 @@ class RabbitMQ:
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("RABBITMQ_", "ERL_"))
+        }
         kept.pop("NOTIFY_SOCKET", None)
         return {**kept, **own}
 
@@ -189,12 +195,18 @@ class RabbitMQ:
             raise RuntimeError("rabbitmq-server is not installed")
         self._epmd = subprocess.Popen(
             [epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self._server = subprocess.Popen(
             [str(folder / "rabbitmq-server")],
-            env=self._environment(), cwd=self.folder, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=self._environment(),
+            cwd=self.folder,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
 
 

@@ -167,6 +167,8 @@ class Channel:
         try:
             channel_publish.publish(self, message, mandatory=mandatory, immediate=immediate)
         except AmqpError as error:
+            if self.core.confirm:
+                self.core.publish_no -= 1  # counted by the reader, but never to be confirmed
             self.on_error(error, _PUBLISH)
 
     def on_settle(self, kind: str, tag: int, multiple: bool, requeue: bool) -> None:
@@ -221,8 +223,20 @@ class Channel:
     def fail(self, error: AmqpError) -> None:
         """Close the channel because of `error`; what the client sends until its close-ok is ignored."""
         self.connection.note("error", f"channel error: {error}", channel=self.number, code=error.code)
+        if self.core.confirm:
+            self._confirm_what_is_done()
         self.stop()
         self.connection.out.write_method(self.number, close_payload(methods.ChannelClose, error))
+
+    def _confirm_what_is_done(self) -> None:
+        """Answer this pass's publishes before the mistake, where nothing has to be waited for."""
+        publish_no, queues = self.core.take_barrier()
+        for queue in queues:
+            if queue.pending:
+                queue.owner.turn()
+        positions = [(queue.owner.log, queue.owner.log.end) for queue in queues if not queue.gone]
+        self.confirm.barrier(publish_no, positions)
+        self.confirm.advance()
 
     def stop(self) -> None:
         """Give back what the channel holds; nothing is delivered on it any more. Safe to call again."""

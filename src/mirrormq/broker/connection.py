@@ -41,6 +41,8 @@ GONE = "gone"
 _KNOWN = frozenset(
     class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big") for class_id, method_id in METHODS
 )
+_CREDIT = frozenset(bytes((0, 60, 0, method_id)) for method_id in (200, 201, 202))
+"""basic.credit and its answers: RabbitMQ knows them for its own AMQP 1.0 plugin, we do not serve them."""
 _SYNTAX_ERROR = 502
 _NOTHING: Mapping[int, Method] = {}
 _CLOSE = bytes((0, 10, 0, 50))
@@ -329,7 +331,7 @@ class Connection:
             raise faults.misplaced_frame(FRAME_METHOD, payload)
         if len(payload) < 4:
             raise faults.unknown_frame(FRAME_METHOD, payload)
-        if payload[:4] not in _KNOWN:
+        if payload[:4] not in _KNOWN and payload[:4] not in _CREDIT:
             # RabbitMQ's reader dies of a method it does not know: the client just sees its socket closed.
             self.drop(f"unknown method {payload[:4].hex()} on channel {number}")
         elif number == 0:
@@ -344,6 +346,8 @@ class Connection:
         try:
             return methods.decode(payload)
         except AmqpError as error:
+            if payload[:4] in _CREDIT:
+                raise faults.unreadable(payload) from None
             if error.code == _SYNTAX_ERROR:
                 self.drop(f"unreadable table: {error.text}")
                 return None

@@ -81,6 +81,14 @@ def _bad_content(code: str, detail: int, snippet: bytes) -> AmqpError:
     return _about_publish(unexpected_frame(_WANTED_HEADER if detail == _EXPECT_HEADER else _WANTED_BODY))
 
 
+def unreadable(payload: bytes) -> AmqpError:
+    """Refuse a method whose arguments have the wrong shape."""
+    error = frame_error(f"cannot decode {octet_list(payload[4:])}")
+    error.class_id = int.from_bytes(payload[:2], "big")
+    error.method_id = int.from_bytes(payload[2:4], "big")
+    return error
+
+
 def headless(method: Method) -> AmqpError:
     """Refuse what followed a method with content (other than a publish) if it was no content header."""
     error = unexpected_frame(_WANTED_HEADER)

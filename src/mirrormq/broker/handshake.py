@@ -119,7 +119,8 @@ class Handshake:
         """EXTERNAL takes the name from a verified client certificate, so it needs one."""
         peer = self.connection.peer
         with_certificate = peer.tls and peer.cert_name is not None
-        return [name for name in sasl.MECHANISMS if name != "EXTERNAL" or with_certificate]
+        allowed = self.connection.host.settings.auth_mechanisms or sasl.MECHANISMS
+        return [name for name in allowed if name != "EXTERNAL" or with_certificate]
 
     # --- log-in ---------------------------------------------------------------------------------
 

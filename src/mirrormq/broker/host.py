@@ -41,6 +41,8 @@ class BrokerSettings:
     """Free bytes on the data folder's disk below which publishers are held; 0 = no limit."""
     loopback_users: frozenset[str] = frozenset({"guest"})
     default_vhost: str = "/"
+    auth_mechanisms: tuple[str, ...] = ()
+    """Mechanisms offered to clients; empty = all that fit the connection."""
     argon2_cost: tuple[int, int, int] = (19 * 1024, 2, 1)
     """Memory in KiB, passes and lanes of hashes of new passwords."""
 

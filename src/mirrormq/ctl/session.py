@@ -76,6 +76,14 @@ class Session:
             self._name = str(self.call("ping")["node"])
         return self._name
 
+    @property
+    def url(self) -> str | None:
+        """The address of a node given by hand; a folder or node named on the line wins over MIRRORMQ_URL."""
+        options = self.options
+        if options.url is not None or options.node is not None or options.data is not None:
+            return options.url
+        return self.environment.get("MIRRORMQ_URL") or None
+
     def local_node(self) -> locate.Node:
         """The node of this machine that the options name."""
         return locate.find(self.options.node, self.options.data, self.environment)
@@ -105,11 +113,11 @@ class Session:
 
     def _connect(self) -> AdminClient:
         options = self.options
-        if options.url is not None:
-            user = options.user or "guest"
+        if self.url is not None:
+            user = options.user or self.environment.get("MIRRORMQ_USER") or "guest"
             try:
                 return AdminClient(
-                    options.url,
+                    self.url,
                     user=user,
                     password=self._password_of(user),
                     timeout=self.timeout,
@@ -147,7 +155,7 @@ class Session:
         return getpass.getpass(f"Password of {user}: ")
 
     def _failure(self, error: Refused) -> Failure:
-        if error.status == 401 and self.options.url is None and self.options.user is None:
+        if error.status == 401 and self.url is None and self.options.user is None:
             return Failure(
                 f"the node does not accept the key in its data folder ({error.reason}); restart the node",
                 NO_PERMISSION,

@@ -1,6 +1,29 @@
-"""The HTTP admin API in the node's own loop: RabbitMQ 3.10's paths, JSON and status codes for what exists here.
+"""The HTTP admin API in the node's own loop: RabbitMQ 3.10's paths, JSON and status codes for what exists
+here.
 
-`server.start` is imported only when the AMQP listeners are bound, since aiohttp takes a while to import. Reading goes
-through `node.report`, changing through the node's admin input; lists are built in slices, so that no request holds
-the loop. `routes/` has a file per kind of resource.
+`start` is cheap to import; what it imports (aiohttp) is not, so a node binds its AMQP listeners before it
+calls it. Reading goes through `node.report`, changing through the node's admin input; lists are built in
+slices, so that no request holds the loop. `routes/` has a file per kind of resource.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+
+    from mirrormq.http.ports import Driver, Facts
+    from mirrormq.http.server import Api
+
+
+async def start(driver: Driver, listening: socket.socket, *, key: str, facts: Facts) -> Api:
+    """Serve the API of the driver's node on a bound socket.
+
+    `key` opens it as an administrator from the node's own machine; `facts` tells what only the process knows.
+    """
+    from mirrormq.http.server import Api
+
+    api = Api(driver, key, facts)
+    await api.serve(listening)
+    return api

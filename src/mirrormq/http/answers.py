@@ -1,7 +1,7 @@
 """Responses: JSON in RabbitMQ's form, errors as {"error", "reason"}, lists built in slices.
 
-A list of 10,000 rows takes tens of milliseconds; it is built and encoded in pieces of `limits.http_slice_ms`, between
-which the loop serves everybody else.
+A list of 10,000 rows takes tens of milliseconds; it is built and encoded in pieces of
+`limits.http_slice_ms`, between which the loop serves everybody else.
 """
 
 from __future__ import annotations
@@ -93,10 +93,8 @@ async def rows_response(
     rows: Iterable[Row], shape: Callable[[Row], Any] = dict, status: int = 200
 ) -> web.Response:
     """A JSON array, built in slices."""
-    pieces: list[bytes] = []
     encode = msgspec.json.Encoder(enc_hook=encodable).encode
-    async for batch in slices(encode(shape(row)) for row in rows):
-        pieces.append(b",".join(batch))
+    pieces = [b",".join(batch) async for batch in slices(encode(shape(row)) for row in rows)]
     return _json(b"[" + b",".join(pieces) + b"]", status)
 
 

@@ -1,4 +1,6 @@
-"""The frame every resource stands in: one request with who asks, and the checks that lead to 401, 404 and 400."""
+"""The frame every resource stands in: one request with who asks, and the checks that lead to 401, 404 and
+400.
+"""
 
 from __future__ import annotations
 
@@ -67,12 +69,13 @@ class Call:
             raise not_authorised("Not monitor user")
 
     def need_policymaker(self) -> None:
-        """401 unless somebody who sets policies asks."""
-        if not self.who.is_policymaker:
+        """401 unless somebody who sets policies, in the vhost of the path if there is one, asks."""
+        vhost = self.request.match_info.get("vhost")
+        if not self.who.is_policymaker or (vhost in self.state.vhosts and not self.may_see_vhost(str(vhost))):
             raise not_authorised("User not authorised to access object")
 
     def need_vhost(self, missing: Fault | None = None) -> str:
-        """The vhost of the path: 404 if it does not exist, 401 if the user has no permission there."""
+        """The vhost of the path: 404 if it does not exist, 401 if it is none of the user's business."""
         name = self.part("vhost")
         if name not in self.state.vhosts:
             raise missing or not_found()
@@ -81,13 +84,12 @@ class Call:
         return name
 
     def may_see_vhost(self, name: str) -> bool:
-        """Whether the user has any permission in a vhost."""
-        return self.who.name is None or (self.who.name, name) in self.state.permissions
+        """Whether the user administers the node or has any permission in a vhost."""
+        return self.who.is_administrator or (self.who.name, name) in self.state.permissions
 
     def visible_vhosts(self) -> list[str]:
-        """The vhosts lists are about: those the user has a permission in, all for watchers."""
-        names = sorted(self.state.vhosts)
-        return names if self.who.is_monitor else [name for name in names if self.may_see_vhost(name)]
+        """The vhosts lists are about, sorted."""
+        return [name for name in sorted(self.state.vhosts) if self.may_see_vhost(name)]
 
     # --- the body ---
 
@@ -142,28 +144,28 @@ class Call:
         records: Iterable[Record],
         row: Callable[[Record], Row],
         *,
-        name: Callable[[Record], str] | None = None,
+        name: Callable[[Record], str],
+        order: Callable[[Record], Any] | None = None,
     ) -> web.Response:
         """A list with RabbitMQ's query parameters: name, sort, columns, page.
 
-        Only the rows that are shown are built, unless the order depends on a value within them.
+        Only the rows that are shown are built, unless their order depends on a value within them.
         """
         query = self.request.query
-        order = query.get("sort")
         pick = self._columns()
-        if "page" not in query and not order:
-            return await answers.rows_response(map(row, records), pick)
         found = await answers.collected(records)
         total = len(found)
-        if name is not None and query.get("name"):
+        if "page" in query and query.get("name"):
             found = self._filtered(found, name)
+        column = query.get("sort")
+        is_reversed = query.get("sort_reverse") == "true"
         shown: list[Any] = found
         build: Callable[[Any], Row] = row
-        if order:
-            shown = await answers.sorted_slices(
-                map(row, found), _sort_key(order), reverse=query.get("sort_reverse") == "true"
-            )
+        if column:
+            shown = await answers.sorted_slices(map(row, found), _sort_key(column), reverse=is_reversed)
             build = dict
+        elif order is not None:
+            shown = await answers.sorted_slices(found, order, reverse=False)
         if "page" not in query:
             return await answers.rows_response(map(build, shown), pick)
         return self._page(shown, build, pick, total)

@@ -1,7 +1,8 @@
 """Who asks, and what that person may see: RabbitMQ's user tags, or the node's key from the machine itself.
 
-Guarantees: the key is accepted only from the node's own machine and compared in constant time; a wrong password says
-nothing but "Login failed"; log-ins go through the node's own check with its limits on failures.
+Guarantees: the key is accepted only from the node's own machine and compared in constant time; a wrong
+password says nothing but "Login failed"; log-ins go through the node's own check with its limits on
+failures.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class Gate:
             name = colon = password = ""
         if not colon:
             raise Fault(401, "not_authorized", "Login failed", REALM)
-        answer = await ask(self._driver, AuthenticateUser(name=name, password=password, peer=peer_of(request)))
+        answer = await ask(
+            self._driver, AuthenticateUser(name=name, password=password, peer=peer_of(request))
+        )
         record = self._driver.node.state.users.get(name)
         if answer.problem is not None or record is None:
             raise Fault(401, "not_authorized", "Login failed", REALM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from mirrormq.node.admin import AdminHost
@@ -15,6 +15,10 @@ class Node(AdminHost, Protocol):
 
     memory_used: int
     disk_free: int
+
+    def note(self, level: str, text: str, **fields: object) -> None:
+        """Tell the operator."""
+        ...
 
 
 class Driver(Protocol):
@@ -29,6 +33,6 @@ class Driver(Protocol):
         """Ask the node for a change; `done` gets the answer, now or later, on the loop."""
         ...
 
-    def facts(self) -> Mapping[str, Any]:
-        """What only the process knows: pid, folders, files, listeners, settings without secrets."""
-        ...
+
+Facts = Callable[[], Mapping[str, Any]]
+"""What only the process knows: pid, folders, files, listeners, settings without secrets."""

@@ -163,6 +163,8 @@ cdef bint walk_properties(const uint8_t* p, uint32_t n, PropInfo* info) noexcept
                 return False
             if bit == 12:
                 info.persistent = p[at] == 2
+                if p[at] != 1 and p[at] != 2:
+                    info.needs_python = True  # refused there
             else:
                 info.priority = p[at]
         elif bit == 6:

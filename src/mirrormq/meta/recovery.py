@@ -8,7 +8,7 @@ half of its definitions would delete the rest by acting on them.
 from typing import NamedTuple
 
 from mirrormq.log.disk import Disk
-from mirrormq.meta.layout import LogFile, MetaDamaged, read_log, read_snapshot
+from mirrormq.meta.layout import LogFile, MetaDamaged, log_header, read_log, read_snapshot
 from mirrormq.meta.state import MetaState
 
 FOLDER = "meta/"
@@ -112,9 +112,12 @@ def _read_logs(disk: Disk, state: MetaState, logs: list[tuple[int, str]], found:
                 older_bytes=0,
                 torn_bytes=log.torn_bytes,
             )
+        # A file of which not even the header is whole begins anew under its name.
+        kept = data[: log.whole_bytes] or log_header(first, found.term)
+        is_whole = bool(log.whole_bytes) and not log.torn_bytes
         found = found._replace(
-            log=LogState(name, appended, log.whole_bytes),
-            kept=data[: log.whole_bytes] if log.torn_bytes else None,
+            log=LogState(name, appended, len(kept)),
+            kept=None if is_whole else kept,
             torn_bytes=log.torn_bytes,
         )
     return found

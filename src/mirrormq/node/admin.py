@@ -1,12 +1,12 @@
-"""Carries out administrators' requests: `handle(request, done)` checks, changes the metadata through the log, answers.
+"""Carries out administrators' requests: `handle(request, done)` checks, changes the metadata through the
+log, answers.
 
-An answer comes when the change is flushed, so it may come later than the call. Checks and texts are RabbitMQ's, since
-scripts match on them. Requests are grouped by what they are about: `admin_access`, `admin_policies`, `admin_objects`;
-vhosts and the node itself are here.
+An answer comes when the change is flushed, so it may come later than the call. Checks and texts are
+RabbitMQ's, since scripts match on them. Requests are grouped by what they are about: `admin_access`,
+`admin_policies`, `admin_objects`; vhosts and the node itself are here.
 """
 
 import re
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -17,8 +17,8 @@ from mirrormq.meta import commands, records
 from mirrormq.meta.access import Access
 from mirrormq.node import admin_access, admin_objects, admin_policies, requests
 from mirrormq.node.effects import Effects
-from mirrormq.node.report import Source, connection_pid
-from mirrormq.node.steps import Answer, Done, Propose, Refusal, Steps, Waiting, run
+from mirrormq.node.report import Row, Source, connection_pid
+from mirrormq.node.steps import Answer, Done, Operation, Propose, Refusal, Steps, Waiting, run
 
 QUEUE_TYPES = ("", "undefined", "classic", "quorum")
 
@@ -39,8 +39,7 @@ class Admin:
 
     def handle(self, request: requests.Request, done: Done) -> None:
         """Carry out a request; `done` is called once, now or later."""
-        operation: Callable[[Any, Any], Steps] = OPERATIONS[type(request)]
-        run(self._host, operation(self._host, request), done)
+        run(self._host, OPERATIONS[type(request)], request, done)
 
 
 # --- vhosts ---
@@ -64,7 +63,12 @@ def add_vhost(host: AdminHost, request: requests.AddVHost) -> Steps:
     if request.default_queue_type is not None:
         kind = request.default_queue_type
         changes["default_queue_type"] = "" if kind == "undefined" else kind
-    outcome = yield Propose(commands.PutVHost(msgspec.structs.replace(record, **changes)))
+    wanted: commands.Command = commands.PutVHost(msgspec.structs.replace(record, **changes))
+    if existing is None and request.actor in host.state.users:
+        # As with RabbitMQ's API: who makes a vhost may use it.
+        rights = records.Permission(str(request.actor), request.name, ".*", ".*", ".*")
+        wanted = commands.Transaction((), (wanted, commands.SetPermission(rights)))
+    outcome = yield Propose(wanted)
     admin_access.expect(outcome)
     return {"created": existing is None}
 
@@ -80,15 +84,14 @@ def delete_vhost(host: AdminHost, request: requests.DeleteVHost) -> Steps:
 # --- connections and the node ---
 
 
-def close_connection(host: AdminHost, request: requests.CloseConnection) -> Steps:
+def close_connection(host: AdminHost, request: requests.CloseConnection) -> Row:
     """Close one connection with CONNECTION_FORCED."""
     found = find_connection(host, request.connection)
     found.force_close(request.reason)
     return {"closed": 1}
-    yield
 
 
-def close_connections(host: AdminHost, request: requests.CloseConnections) -> Steps:
+def close_connections(host: AdminHost, request: requests.CloseConnections) -> Row:
     """Close connections with CONNECTION_FORCED."""
     if request.vhost is not None:
         admin_access.need_vhost(host.state, request.vhost)
@@ -105,14 +108,12 @@ def close_connections(host: AdminHost, request: requests.CloseConnections) -> St
         found.force_close(request.reason)
         closed += 1
     return {"closed": closed}
-    yield
 
 
-def stop(host: AdminHost, request: requests.Stop) -> Steps:
+def stop(host: AdminHost, request: requests.Stop) -> Row:
     """Stop the node; the answer is on its way before the node is gone."""
     host.effects.stop(request.reason)
     return {}
-    yield
 
 
 def find_connection(host: Source, name: str) -> Connection:
@@ -128,7 +129,7 @@ def find_connection(host: Source, name: str) -> Connection:
     raise Refusal("no_such_connection", f"no connection '{name}'; list_connections shows pids and names")
 
 
-OPERATIONS: dict[type[requests.Request], Callable[[Any, Any], Steps]] = {
+OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.AddVHost: add_vhost,
     requests.DeleteVHost: delete_vhost,
     requests.CloseConnection: close_connection,

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -13,7 +12,7 @@ from mirrormq.meta import commands, passwords, records
 from mirrormq.meta.patterns import complaint
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.node import requests
-from mirrormq.node.steps import Authenticate, Hash, Propose, Refusal, Steps
+from mirrormq.node.steps import Authenticate, Hash, Operation, Propose, Refusal, Steps
 
 LOCAL = Peer("127.0.0.1", 0, "127.0.0.1", 0)
 VHOST_LIMITS = ("max-connections", "max-queues")
@@ -111,16 +110,22 @@ def authenticate_user(_host: Host, request: requests.AuthenticateUser) -> Steps:
 
 
 def _given_hash(request: requests.AddUser) -> tuple[str, str]:
-    hashed = request.password_hash or ""
-    algorithm = request.hashing_algorithm or passwords.algorithm_of(hashed)
-    if hashed and algorithm not in passwords.ALGORITHMS:
+    """A hash made elsewhere, in base64; argon2id strings are put into base64 too when they are shown."""
+    given = request.password_hash or ""
+    if not given:
+        return "", ""
+    algorithm = request.hashing_algorithm or passwords.SHA256
+    if algorithm not in passwords.ALGORITHMS:
         raise Refusal("bad_request", f"hashing algorithm {algorithm} is not known")
-    if hashed and algorithm != passwords.ARGON2ID:
-        try:
-            base64.b64decode(hashed, validate=True)
-        except binascii.Error:
-            raise Refusal("bad_request", f"not_base64: {hashed}") from None
-    return hashed, algorithm if hashed else ""
+    try:
+        raw = base64.b64decode(given, validate=True)
+    except binascii.Error:
+        raise Refusal("bad_request", f"not_base64: {given}") from None
+    if algorithm != passwords.ARGON2ID:
+        return given, algorithm
+    if not raw.isascii() or not raw.startswith(b"$argon2id$"):
+        raise Refusal("bad_request", "password_hash is not an argon2id string in base64")
+    return raw.decode("ascii"), algorithm
 
 
 # --- permissions ---
@@ -158,7 +163,9 @@ def set_topic_permissions(host: Host, request: requests.SetTopicPermissions) -> 
     created = not any(found.vhost == request.vhost for found in host.state.topic_permissions_of(request.user))
     outcome = yield Propose(
         commands.SetTopicPermission(
-            records.TopicPermission(request.user, request.vhost, request.exchange, request.write, request.read)
+            records.TopicPermission(
+                request.user, request.vhost, request.exchange, request.write, request.read
+            )
         )
     )
     expect(outcome)
@@ -178,7 +185,7 @@ def _need_patterns(*patterns: str) -> None:
     for pattern in patterns:
         wrong = complaint(pattern)
         if wrong is not None:
-            raise Refusal("bad_request", f"invalid_regexp: {wrong}")
+            raise Refusal("bad_request", wrong)
 
 
 # --- limits ---
@@ -227,7 +234,9 @@ def _checked_limits(given: dict[str, Any], known: tuple[str, ...], where: str, f
         raise Refusal("bad_request", form.format(f"Unrecognised terms [{pairs}] in {where}"))
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Refusal("bad_request", form.format(f"{name} should be a number, actually was {term(value)}"))
+            raise Refusal(
+                "bad_request", form.format(f"{name} should be a number, actually was {term(value)}")
+            )
     return given
 
 
@@ -258,7 +267,7 @@ def expect(outcome: Outcome, *accepted: str) -> Outcome:
     return outcome
 
 
-OPERATIONS: dict[type[requests.Request], Callable[[Any, Any], Steps]] = {
+OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.AddUser: add_user,
     requests.DeleteUser: delete_user,
     requests.DeleteUsers: delete_users,

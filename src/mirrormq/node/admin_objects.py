@@ -3,7 +3,6 @@
 A user needs the same permissions as over AMQP; the node's own key (no actor) needs none.
 """
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from mirrormq.base.errors import access_refused, precondition_failed
@@ -18,7 +17,7 @@ from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 from mirrormq.node.admin_access import expect, need_vhost
 from mirrormq.node.report import default_binding
-from mirrormq.node.steps import Propose, Refusal, Steps
+from mirrormq.node.steps import Operation, Propose, Refusal, Steps
 
 RESERVED = "amq."
 ALIVENESS_QUEUE = "aliveness-test"
@@ -105,14 +104,13 @@ def delete_queue(host: Host, request: requests.DeleteQueue) -> Steps:
     return {"messages": count}
 
 
-def purge_queue(host: Host, request: requests.PurgeQueue) -> Steps:
+def purge_queue(host: Host, request: requests.PurgeQueue) -> dict[str, Any]:
     """Remove all ready messages."""
     queue = need_queue(host, request.vhost, request.name)
     check(host, request, "read", request.name)
     if queue.record.exclusive and request.actor is not None:
         raise arguments.locked(queue.record)
     return {"messages": queue.purge()}
-    yield
 
 
 def check_aliveness(host: Host, request: requests.CheckAliveness) -> Steps:
@@ -228,7 +226,7 @@ def bind(host: Host, request: requests.Bind) -> Steps:
     """Bind; a binding that exists is no error."""
     _need_name(request.source)
     source = need_exchange(host, request.vhost, request.source)
-    lasting = source.durable and _need_destination(host, request)
+    lasting = _need_destination(host, request) and source.durable
     _check_binding_rights(host, request, source, request.routing_key)
     exchange.check_binding(source.type, request.routing_key, request.arguments)
     binding = records.Binding(
@@ -248,7 +246,7 @@ def bind(host: Host, request: requests.Bind) -> Steps:
 def unbind(host: Host, request: requests.Unbind) -> Steps:
     """Remove the binding with a properties key."""
     source = need_exchange(host, request.vhost, request.source)
-    lasting = source.durable and _need_destination(host, request)
+    lasting = _need_destination(host, request) and source.durable
     binding = find_binding(host.state, request)
     if binding is None:
         raise Refusal("not_found", "no such binding")
@@ -294,9 +292,10 @@ def _check_binding_rights(
     check(host, request, "write", request.destination)
     check(host, request, "read", request.source)
     user = request.actor
-    if user is not None and source.type == "topic":
-        if not host.access.may_topic(user, request.vhost, "read", source.name, routing_key):
-            raise access_refused(f"access to topic '{routing_key}' refused for user '{user}'")
+    if user is None or source.type != "topic":
+        return
+    if not host.access.may_topic(user, request.vhost, "read", source.name, routing_key):
+        raise access_refused(f"access to topic '{routing_key}' refused for user '{user}'")
 
 
 # --- shared ---
@@ -309,7 +308,7 @@ def check(host: Host, request: Any, right: Right, name: str) -> None:
         raise access_refused(f"access to '{name}' in vhost '{request.vhost}' refused for user '{user}'")
 
 
-OPERATIONS: dict[type[requests.Request], Callable[[Any, Any], Steps]] = {
+OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.DeclareQueue: declare_queue,
     requests.DeleteQueue: delete_queue,
     requests.PurgeQueue: purge_queue,

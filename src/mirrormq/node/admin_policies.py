@@ -1,15 +1,16 @@
 """Requests about policies, runtime parameters and whole definition files."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from mirrormq.base import limits
+from mirrormq.base.errors import AmqpError
+from mirrormq.broker import arguments, exchange
 from mirrormq.meta import commands, policy, records
-from mirrormq.meta.definitions import DefinitionError, import_
+from mirrormq.meta.definitions import DefinitionError, import_, plain_passwords
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 from mirrormq.node.admin_access import expect, need_vhost, set_vhost_limits
-from mirrormq.node.steps import Propose, Refusal, Steps
+from mirrormq.node.steps import Hash, Operation, Propose, Refusal, Steps
 
 
 class Host(Protocol):
@@ -32,7 +33,9 @@ def set_policy(host: Host, request: requests.SetPolicy) -> Steps:
     if not isinstance(request.definition, dict):
         raise Refusal("bad_request", _invalid(["definition should be an object"]))
     if isinstance(request.priority, bool) or not isinstance(request.priority, int):
-        raise Refusal("bad_request", _invalid([f"priority should be a number, actually was {request.priority!r}"]))
+        raise Refusal(
+            "bad_request", _invalid([f"priority should be a number, actually was {request.priority!r}"])
+        )
     record = records.Policy(
         request.vhost,
         request.name,
@@ -113,25 +116,53 @@ def clear_global_parameter(_host: Host, request: requests.ClearGlobalParameter) 
 
 
 def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps:
-    """Bring a definition file into force: what exists already stays, what is refused ends the import with its name.
+    """Bring a definition file into force: what exists already stays, what is refused ends the import with
+    its name.
 
-    Commands go in slices, each of which waits for the disk, so that a file of 10,000 queues does not hold the loop.
+    Commands go in slices, each of which waits for the disk, so that a file of 10,000 queues does not hold
+    the loop.
     """
     if request.vhost is not None and request.vhost not in host.state.vhosts:
         raise Refusal("bad_request", "vhost_not_found")
     try:
-        wanted = import_(request.definitions)
+        hashes: dict[str, tuple[str, str]] = {}
+        if request.vhost is None:
+            for name, password in plain_passwords(request.definitions).items():
+                hashes[name] = ("", "") if not password else (yield Hash(password))
+        wanted = import_(
+            request.definitions, request.vhost, hashes=hashes, node=host.node_name, check=_complaint
+        )
     except DefinitionError as error:
         raise Refusal("bad_request", str(error)) from error
     last = len(wanted) - 1
     for at, command in enumerate(wanted):
         is_slice_end = at == last or at % limits.import_slice_max == limits.import_slice_max - 1
         outcome = yield Propose(command, wait=is_slice_end)
-        expect(outcome, "exists")
+        expect(outcome)
     return {"commands": len(wanted)}
 
 
-OPERATIONS: dict[type[requests.Request], Callable[[Any, Any], Steps]] = {
+def _complaint(record: records.Queue | records.Exchange) -> str | None:
+    """What a client would be told that declared this."""
+    try:
+        if isinstance(record, records.Queue):
+            arguments.check_queue_arguments(
+                record.vhost,
+                record.name,
+                record.arguments,
+                durable=record.durable,
+                exclusive=False,
+                auto_delete=record.auto_delete,
+            )
+        else:
+            exchange.check_type(record.type)
+            exchange.check_declare(record.vhost, record.name, record.type, record.arguments)
+    except AmqpError as error:
+        return error.text
+    return None
+
+
+OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.SetPolicy: set_policy,
     requests.ClearPolicy: clear_policy,
     requests.SetParameter: set_parameter,

@@ -1,16 +1,19 @@
-"""Snapshots of what the node holds, as rows of plain values with RabbitMQ's names; formatting is others' work.
+"""Snapshots of what the node holds, as rows of plain values with RabbitMQ's names; formatting is others'
+work.
 
-Every list is a generator that builds one row at a time, so that whoever shows it can stop after a slice and go on
-later: no caller holds the loop for 10,000 queues. The records to show are taken when the list begins; of one that is
-gone by the time its row is due, the row is left out or shows the last values.
+Every list is a generator that builds one row at a time, so that whoever shows it can stop after a slice and
+go on later: no caller holds the loop for 10,000 queues. The records to show are taken when the list begins;
+of one that is gone by the time its row is due, the row is left out or shows the last values.
 """
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrormq.base.types import Now
 from mirrormq.broker.arguments import queue_type
 from mirrormq.meta import records
+from mirrormq.meta.passwords import ARGON2ID, SHA256
 from mirrormq.meta.policy import effective
 from mirrormq.meta.state import MetaState
 
@@ -90,11 +93,14 @@ def users(source: Source) -> Iterator[Row]:
 
 
 def user(record: records.User) -> Row:
-    """One user."""
+    """One user. Hashes are in base64, whatever their algorithm: that is the form other tools accept."""
+    stored = record.password_hash
+    if record.hashing_algorithm == ARGON2ID:
+        stored = base64.b64encode(stored.encode()).decode("ascii")
     return {
         "name": record.name,
-        "password_hash": record.password_hash,
-        "hashing_algorithm": record.hashing_algorithm,
+        "password_hash": stored,
+        "hashing_algorithm": record.hashing_algorithm or SHA256,
         "tags": list(record.tags),
         "limits": dict(record.limits),
     }
@@ -206,7 +212,7 @@ def queue(source: Source, record: records.Queue) -> Row:
         "type": queue_type(record.arguments),
         "pid": queue_pid(node, record.id),
     }
-    row.update(_policy_of(source, record, "queue"))
+    row.update(_policy_of(source, record))
     home = source.vhosts.get(record.vhost)
     live = None if home is None else home.queues.get(record.name)
     if live is None or live.record.id != record.id:
@@ -216,7 +222,9 @@ def queue(source: Source, record: records.Queue) -> Row:
     ready, unacked = core.ready, core.unacked
     ready_bytes, unacked_bytes = core.ready_bytes, core.unacked_bytes
     members = live.consumers.members
-    single = next((member for member in members if member.active), None) if live.settings.single_active else None
+    single = (
+        next((member for member in members if member.active), None) if live.settings.single_active else None
+    )
     exclusive = next((member for member in members if member.exclusive), None)
     row.update(
         state="running",
@@ -272,7 +280,7 @@ def exchange(source: Source, record: records.Exchange) -> Row:
         "internal": record.internal,
         "arguments": record.arguments,
     }
-    found = _policy_of(source, record, "exchange")
+    found = _policy_of(source, record)
     if found["policy"] is not None:
         row["policy"] = found["policy"]
     return row
@@ -305,9 +313,8 @@ def bindings(found: Iterable[records.Binding]) -> Iterator[Row]:
         }
 
 
-def _policy_of(source: Source, record: records.Queue | records.Exchange, kind: str) -> Row:
+def _policy_of(source: Source, record: records.Queue | records.Exchange) -> Row:
     found = effective(source.state, record)
-    del kind
     return {
         "policy": None if found.policy is None else found.policy.name,
         "operator_policy": None if found.operator is None else found.operator.name,

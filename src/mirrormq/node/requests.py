@@ -1,8 +1,9 @@
-"""What an administrator may ask the node to change: one struct per request, named as rabbitmqctl names the command.
+"""What an administrator may ask the node to change: one struct per request, named as rabbitmqctl names the
+command.
 
-A request is plain data, so it can come from HTTP, from a test's pipe or from a simulator. `actor` is the user on whose
-behalf it is made: requests about queues, exchanges and bindings need that user's permissions, as if they had come over
-AMQP; None is the node's own key, which may do everything.
+A request is plain data, so it can come from HTTP, from a test's pipe or from a simulator. `actor` is the
+user on whose behalf it is made: requests about queues, exchanges and bindings need that user's permissions,
+as if they had come over AMQP; None is the node's own key, which may do everything.
 """
 
 from typing import Any, Literal
@@ -42,7 +43,8 @@ class DeleteVHost(Request, frozen=True, kw_only=True, tag="delete_vhost"):
 class AddUser(Request, frozen=True, kw_only=True, tag="add_user"):
     """Create a user; with `replace` also give an existing one a new password and tags.
 
-    `password_hash` takes a hash made elsewhere instead of a password; neither means that no password opens the account.
+    `password_hash` takes a hash made elsewhere instead of a password; neither means that no password opens
+    the account.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Administrative operations that must wait, written as straight code.
 
-An operation is a generator: it yields what it waits for (a metadata change, a password hash, a password check) and
-goes on with the result. `run` drives it; whatever happens, `done` is called exactly once.
+An operation is a generator: it yields what it waits for (a metadata change, a password hash, a password
+check) and goes on with the result. `run` drives it; whatever happens, `done` is called exactly once.
 """
 
 from collections.abc import Callable, Generator
@@ -61,6 +61,8 @@ class Authenticate(NamedTuple):
 
 Wait = Propose | Hash | Authenticate
 Steps = Generator[Wait, Any, Any]
+Operation = Callable[[Any, Any], Steps | dict[str, Any]]
+"""Carries out a request on a host: as steps, or at once if there is nothing to wait for."""
 
 
 class Waiting(Protocol):
@@ -81,9 +83,15 @@ class Waiting(Protocol):
         ...
 
 
-def run(host: Waiting, steps: Steps, done: Done) -> None:
-    """Drive an operation to its end."""
-    _Run(host, steps, done).resume(None)
+def run(host: Waiting, operation: Operation, request: Any, done: Done) -> None:
+    """Carry out a request to its end."""
+    _Run(host, _steps(operation, host, request), done).resume(None)
+
+
+def _steps(operation: Operation, host: Waiting, request: Any) -> Steps:
+    """Every operation as steps, so that a refusal has one way out."""
+    result = operation(host, request)
+    return result if isinstance(result, dict) else (yield from result)
 
 
 class _Run:

@@ -52,6 +52,7 @@ def load(files: Iterable[str], environment: Mapping[str, str], command_line: Sou
     settings = _build(Settings(), fields)
     settings = dataclasses.replace(
         settings,
+        config_files=tuple(named),
         data_dir=settings.data_dir or str(Path("data") / settings.node_name),
         cluster_name=settings.cluster_name or settings.node_name,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now, Peer
@@ -65,10 +65,13 @@ class Disk(Protocol):
     def order(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None: ...  # noqa: D102
 
 
-class Driver:
+NodeT = TypeVar("NodeT", bound=NodeInputs)
+
+
+class Driver(Generic[NodeT]):
     """The node and the event loop it lives in."""
 
-    def __init__(self, node: NodeInputs, loop: asyncio.AbstractEventLoop, log: Log) -> None:
+    def __init__(self, node: NodeT, loop: asyncio.AbstractEventLoop, log: Log) -> None:
         self.node = node
         self.loop = loop
         self.log = log

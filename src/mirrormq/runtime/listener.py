@@ -27,7 +27,7 @@ from mirrormq.runtime.tls import login_name
 class Door:
     """What all listeners of a node share: the driver, the settings, the read buffer and who may come in."""
 
-    def __init__(self, driver: Driver, settings: Settings, files_max: int) -> None:
+    def __init__(self, driver: Driver[Any], settings: Settings, files_max: int) -> None:
         self.driver = driver
         self.settings = settings
         self.read_buffer = memoryview(bytearray(limits.read_buffer_bytes))

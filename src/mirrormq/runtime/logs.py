@@ -21,7 +21,7 @@ from mirrormq.runtime.settings import LogSettings
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", "none")
 RANK = {level: rank for rank, level in enumerate(LEVELS)}
 SECRET_NAMES = re.compile(
-    r"pass|secret|credential|token|private|cookie|authorization|(^|_)key$", re.IGNORECASE
+    r"passw|pass$|secret|credential|token|private|cookie|authorization|^key$", re.IGNORECASE
 )
 SECRET_IN_URL = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]*)@")
 HIDDEN = "[hidden]"

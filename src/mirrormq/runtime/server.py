@@ -14,9 +14,9 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,7 @@ from mirrormq.node.node import Node
 from mirrormq.runtime import clock, hygiene
 from mirrormq.runtime.acceptor import ProxyAcceptor
 from mirrormq.runtime.driver import Driver
+from mirrormq.runtime.facts import facts
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.files import Files
 from mirrormq.runtime.folder import open_folder
@@ -38,9 +39,12 @@ from mirrormq.runtime.hashing import Cost, make_hash
 from mirrormq.runtime.listener import Door
 from mirrormq.runtime.logs import Log
 from mirrormq.runtime.ports import bind, bound_address
-from mirrormq.runtime.settings import Settings
+from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.tls import make_context, reload_files
 from mirrormq.runtime.values import Address
+
+if TYPE_CHECKING:
+    from mirrormq.http.server import Api
 
 FORCED = 1
 """Exit code after a second signal or a failure."""
@@ -76,9 +80,9 @@ class Server:
         self.cure = cure
         self.manager = hygiene.ServiceManager(os.environ)
         self.bound: list[Bound] = []
+        self.bound_admin: socket.socket | None = None
         self.listeners: list[asyncio.Server | ProxyAcceptor] = []
-        self.http: Any = None
-        self._signals = 0
+        self.http: Api | None = None
 
     def note(self, level: str, text: str, **fields: object) -> None:
         """Write a log line."""
@@ -90,7 +94,7 @@ class Server:
         self._stop: asyncio.Future[str] = self.loop.create_future()
         self._now: asyncio.Future[str] = self.loop.create_future()
         self._install_signals()
-        files_max = hygiene.raise_file_limit()
+        self.files_max = hygiene.raise_file_limit()
         # Whatever has come up goes down again in the opposite order, however far the start got.
         async with contextlib.AsyncExitStack() as undo:
             self._bind(undo)
@@ -100,7 +104,7 @@ class Server:
             await self._load_definitions()
             undo.push_async_callback(self._close_listeners)
             await self._start_http()
-            await self._accept(files_max)
+            await self._accept()
             on_ready(self._announce())
             self._watch_machine()
             undo.callback(self._stop_watching)
@@ -116,6 +120,10 @@ class Server:
             listening = bind(address, settings.sockets, self.cure)
             undo.callback(listening.close)
             self.bound.append(Bound(listening, context if len(self.bound) >= len(settings.listen) else None))
+        if settings.admin:
+            address = Address(settings.admin_host, settings.admin_port)
+            self.bound_admin = bind(address, SocketSettings(), self.cure)
+            undo.callback(self.bound_admin.close)
 
     def _start_node(self, undo: contextlib.AsyncExitStack) -> None:
         settings, folder = self.settings, self.folder
@@ -160,6 +168,7 @@ class Server:
             disk_free_limit=limit_bytes(settings.disk_free_limit, total),
             loopback_users=frozenset(settings.loopback_users),
             default_vhost=settings.default_user.vhost,
+            auth_mechanisms=settings.auth_mechanisms,
             argon2_cost=(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes),
         )
 
@@ -182,15 +191,23 @@ class Server:
         self.note("info", "definitions loaded", file=path)
 
     async def _start_http(self) -> None:
-        if not self.settings.admin:
+        if self.bound_admin is None:
             return
         # Imported only now: AMQP is bound already, and a node without admin API never pays for it.
         from mirrormq import http
 
-        self.http = await http.start(self.driver, self.settings.admin_host, self.settings.admin_port)
+        self.http = await http.start(self.driver, self.bound_admin, key=self.folder.key, facts=self._facts)
 
-    async def _accept(self, files_max: int) -> None:
-        door = Door(self.driver, self.settings, files_max)
+    def _facts(self) -> Mapping[str, Any]:
+        listeners = [
+            ("amqp/ssl" if bound.context else "amqp", bound_address(bound.socket)) for bound in self.bound
+        ]
+        if self.bound_admin is not None:
+            listeners.append(("http", bound_address(self.bound_admin)))
+        return facts(self.settings, listeners, self.files_max)
+
+    async def _accept(self) -> None:
+        door = Door(self.driver, self.settings, self.files_max)
         for bound in self.bound:
             if self.settings.proxy_protocol:
                 acceptor = ProxyAcceptor(door, bound.socket, bound.context)

@@ -78,6 +78,7 @@ class Settings:
 
     node_name: str = ""
     data_dir: str = ""
+    config_files: tuple[str, ...] = ()
     cluster_name: str = ""
     listen: tuple[Address, ...] = (Address("", 5672),)
     listen_tls: tuple[Address, ...] = ()

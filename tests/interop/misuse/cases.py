@@ -15,7 +15,9 @@ from tests.interop.misuse import (  # noqa: F401  (importing a module registers 
     cases_handshake,
     cases_queues,
 )
-from tests.interop.misuse.table import CASES as CASES
+from tests.interop.misuse.table import CASES
+
+__all__ = ["CASES", "CONFIG", "DEFINITIONS", "PLUGINS"]
 
 PLUGINS = ["rabbitmq_consistent_hash_exchange"]
 CONFIG = ["max_message_size = 65536"]
@@ -26,7 +28,9 @@ def _user(name: str, **limits: int) -> dict[str, Any]:
     salt = b"salt"
     digest = hashlib.sha256(salt + name.encode()).digest()
     return {
-        "name": name, "password_hash": base64.b64encode(salt + digest).decode(), "tags": [],
+        "name": name,
+        "password_hash": base64.b64encode(salt + digest).decode(),
+        "tags": [],
         "hashing_algorithm": "rabbit_password_hashing_sha256",
         "limits": {key.replace("_", "-"): value for key, value in limits.items()},
     }
@@ -39,24 +43,48 @@ def _permission(user: str, pattern: str, vhost: str = "/") -> dict[str, str]:
 DEFINITIONS: dict[str, Any] = {
     "vhosts": [{"name": "/"}, {"name": "full"}, {"name": "crowded"}],
     "users": [
-        _user("limited"), _user("outsider"), _user("topical"), {**_user("passwordless"), "password_hash": ""},
-        _user("banned", max_connections=0), _user("capped", max_channels=0),
+        _user("limited"),
+        _user("outsider"),
+        _user("topical"),
+        {**_user("passwordless"), "password_hash": ""},
+        _user("banned", max_connections=0),
+        _user("capped", max_channels=0),
     ],
     "permissions": [
-        _permission("guest", ".*", "full"), _permission("guest", ".*", "crowded"),
-        _permission("limited", r"^open\."), _permission("topical", ".*"), _permission("passwordless", ".*"),
-        _permission("banned", ".*"), _permission("capped", ".*"),
+        _permission("guest", ".*", "full"),
+        _permission("guest", ".*", "crowded"),
+        _permission("limited", r"^open\."),
+        _permission("topical", ".*"),
+        _permission("passwordless", ".*"),
+        _permission("banned", ".*"),
+        _permission("capped", ".*"),
     ],
     "topic_permissions": [
-        {"user": "topical", "vhost": "/", "exchange": "amq.topic", "write": r"^public\.", "read": r"^public\."},
+        {
+            "user": "topical",
+            "vhost": "/",
+            "exchange": "amq.topic",
+            "write": r"^public\.",
+            "read": r"^public\.",
+        },
     ],
     "parameters": [
         {"component": "vhost-limits", "vhost": "full", "name": "limits", "value": {"max-queues": 1}},
         {"component": "vhost-limits", "vhost": "crowded", "name": "limits", "value": {"max-connections": 0}},
     ],
-    "global_parameters": [], "policies": [], "queues": [], "exchanges": [
-        {"vhost": "/", "name": "open.x", "type": "direct", "durable": True, "auto_delete": False,
-         "internal": False, "arguments": {}},
+    "global_parameters": [],
+    "policies": [],
+    "queues": [],
+    "exchanges": [
+        {
+            "vhost": "/",
+            "name": "open.x",
+            "type": "direct",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        },
     ],
     "bindings": [],
 }

@@ -8,7 +8,14 @@ from typing import Any
 from tests.interop.misuse.session import BODY, HEADER, Session, content_header, short_string, table
 from tests.interop.misuse.table import add, case
 
-HEADERS, DELIVERY_MODE, PRIORITY, REPLY_TO, EXPIRATION, USER_ID = 1 << 13, 1 << 12, 1 << 11, 1 << 9, 1 << 8, 1 << 4
+HEADERS, DELIVERY_MODE, PRIORITY, REPLY_TO, EXPIRATION, USER_ID = (
+    1 << 13,
+    1 << 12,
+    1 << 11,
+    1 << 9,
+    1 << 8,
+    1 << 4,
+)
 
 
 def properties(flag: int, value: bytes) -> bytes:
@@ -41,6 +48,8 @@ def publish_to_a_missing_exchange(s: Session) -> None:
 def publish_to_a_missing_exchange_with_confirms(s: Session) -> None:
     s.call("confirm.select")
     s.publish("", s.name("none"))
+    while s.read().name != "basic.ack":
+        pass
     s.publish(s.name("none"), "k")
 
 

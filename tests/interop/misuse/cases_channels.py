@@ -35,11 +35,6 @@ def channel_close_on_a_channel_never_opened(s: Session) -> None:
     s.send("channel.close", reply_code=200, reply_text="bye")
 
 
-@case("connection")
-def channel_close_ok_on_a_channel_never_opened(s: Session) -> None:
-    s.send("channel.close-ok")
-
-
 @case()
 def channel_close_ok_without_close(s: Session) -> None:
     s.send("channel.close-ok")

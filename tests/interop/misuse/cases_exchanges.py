@@ -28,8 +28,11 @@ _redeclared("durable", {}, {"durable": True})
 _redeclared("auto_delete", {}, {"auto_delete": True})
 _redeclared("internal", {}, {"internal": True})
 _redeclared("with_an_alternate", {}, {"arguments": {"alternate-exchange": "amq.fanout"}})
-_redeclared("with_another_alternate", {"arguments": {"alternate-exchange": "amq.topic"}},
-            {"arguments": {"alternate-exchange": "amq.fanout"}})
+_redeclared(
+    "with_another_alternate",
+    {"arguments": {"alternate-exchange": "amq.topic"}},
+    {"arguments": {"alternate-exchange": "amq.fanout"}},
+)
 _redeclared("with_an_unknown_argument", {}, {"arguments": {"x-own-note": "a"}})
 _redeclared("with_unknown_type", {}, {"exchange_type": "x-nonsense"})
 
@@ -73,13 +76,25 @@ def exchange_of_mirrored_type_is_reserved(s: Session) -> None:
 @case()
 def exchange_with_mirrored_argument_is_reserved(s: Session) -> None:
     arguments = {"x-mirrored": "all"}
-    s.send("exchange.declare", exchange=s.name("x"), exchange_type="fanout", arguments=arguments, auto_delete=True)
+    s.send(
+        "exchange.declare",
+        exchange=s.name("x"),
+        exchange_type="fanout",
+        arguments=arguments,
+        auto_delete=True,
+    )
 
 
 @case()
 def exchange_with_shards_argument_is_reserved(s: Session) -> None:
     arguments = {"x-shards": 4}
-    s.send("exchange.declare", exchange=s.name("x"), exchange_type="fanout", arguments=arguments, auto_delete=True)
+    s.send(
+        "exchange.declare",
+        exchange=s.name("x"),
+        exchange_type="fanout",
+        arguments=arguments,
+        auto_delete=True,
+    )
 
 
 @case()

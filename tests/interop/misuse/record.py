@@ -32,7 +32,9 @@ def answers(only: list[str]) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("case", nargs="*", help="only these; the rest of the recording is kept")
     options = parser.parse_args(argv)
@@ -46,7 +48,10 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(f"{name}\n  recorded {before.get(name)}\n  now      {now[name]}\n")
         return 1 if different else 0
     kept = {name: now.get(name, before.get(name)) for name in CASES}
-    document = {"broker": f"RabbitMQ {WANTED_VERSION}", "cases": {k: v for k, v in kept.items() if v is not None}}
+    document = {
+        "broker": f"RabbitMQ {WANTED_VERSION}",
+        "cases": {k: v for k, v in kept.items() if v is not None},
+    }
     RECORDING.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     sys.stdout.write(f"{len(now)} cases recorded\n")
     return 0

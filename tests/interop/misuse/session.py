@@ -20,8 +20,12 @@ PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 REPLY_TIMEOUT_S = 15.0
 NUMBERS = {"octet": ">B", "short": ">H", "long": ">I", "longlong": ">Q"}
 CAPABILITIES = {
-    "publisher_confirms": True, "consumer_cancel_notify": True, "basic.nack": True,
-    "authentication_failure_close": True, "connection.blocked": True, "exchange_exchange_bindings": True,
+    "publisher_confirms": True,
+    "consumer_cancel_notify": True,
+    "basic.nack": True,
+    "authentication_failure_close": True,
+    "connection.blocked": True,
+    "exchange_exchange_bindings": True,
 }
 
 
@@ -30,11 +34,12 @@ def dotted(camel: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", camel).lower()
 
 
-BY_NAME = {dotted(method.name): method for method in commands.INDEX_MAPPING.values()}
+METHODS: list[Any] = list(commands.INDEX_MAPPING.values())
+BY_NAME: dict[str, Any] = {dotted(method.name): method for method in METHODS}
 
 
 class Literal(bytes):
-    """A table value given as its type byte and content, for types and lies Python values cannot express."""
+    """A table value given as type byte and content, for what Python values cannot express."""
 
 
 class Closed(Exception):
@@ -46,7 +51,7 @@ class Unanswered(Exception):
 
 
 class Reply(NamedTuple):
-    """A frame from the broker: for methods its dotted name and fields, else the type's name and the payload."""
+    """A frame from the broker: for methods its dotted name and fields, else only the name of its type."""
 
     channel: int
     name: str
@@ -102,7 +107,7 @@ def _argument(kind: str, value: Any) -> bytes:
 
 
 def pack(name: str, arguments: Mapping[str, Any]) -> bytes:
-    """Payload of a method frame. Unnamed arguments are zero, empty or false, whatever the method's defaults."""
+    """Payload of a method frame. Arguments not given are zero, empty or false, whatever the defaults."""
     method = BY_NAME[name]
     unknown = set(arguments) - set(method.__slots__)
     if unknown:
@@ -187,13 +192,15 @@ class Session:
     def call(self, name: str, channel: int = 1, **arguments: Any) -> Reply:
         """Send a method and wait for the answer of the same class on the same channel."""
         self.send(name, channel, **arguments)
-        wanted = name.split(".")[0]
+        wanted = name.split(".", maxsplit=1)[0]
         while True:
             reply = self.read()
-            if reply.channel == channel and reply.name.startswith(wanted) or reply.name.endswith(".close"):
+            if (reply.channel == channel and reply.name.startswith(wanted)) or reply.name.endswith(".close"):
                 return reply
 
-    def publish(self, exchange: str, key: str, body: bytes = b"x", properties: bytes = b"\0\0", **bits: bool) -> None:
+    def publish(
+        self, exchange: str, key: str, body: bytes = b"x", properties: bytes = b"\0\0", **bits: bool
+    ) -> None:
         self.send("basic.publish", exchange=exchange, routing_key=key, **bits)
         self.frame(HEADER, 1, content_header(len(body), properties))
         if body:
@@ -216,12 +223,14 @@ class Session:
         if kind != METHOD:
             return Reply(channel, {HEADER: "header", BODY: "body", HEARTBEAT: "heartbeat"}[kind], {})
         if payload[:4] in (b"\x00\x0a\x00\x32", b"\x00\x14\x00\x28"):
-            return Reply(channel, {10: "connection.close", 20: "channel.close"}[payload[1]], close_fields(payload))
+            return Reply(
+                channel, {10: "connection.close", 20: "channel.close"}[payload[1]], close_fields(payload)
+            )
         class_id, method_id = struct.unpack_from(">HH", payload)
         if class_id << 16 | method_id not in commands.INDEX_MAPPING:
             return Reply(channel, f"method {class_id}.{method_id}", {})
-        _, _, method = frame.unmarshal(head + payload)
-        return Reply(channel, dotted(method.name), dict(method))  # type: ignore[union-attr]
+        method: Any = frame.unmarshal(head + payload)[2]
+        return Reply(channel, dotted(method.name), dict(method))
 
     def _take(self, count: int) -> bytes:
         while len(self._unread) < count:
@@ -245,12 +254,16 @@ class Session:
     def start_ok(self, capabilities: Mapping[str, bool] | None = None, **differences: Any) -> None:
         arguments = {
             "client_properties": {"product": "misuse", "capabilities": dict(capabilities or CAPABILITIES)},
-            "mechanism": "PLAIN", "response": f"\0{self.user}\0{self.password}", "locale": "en_US",
+            "mechanism": "PLAIN",
+            "response": f"\0{self.user}\0{self.password}",
+            "locale": "en_US",
         }
         self.send("connection.start-ok", 0, **{**arguments, **differences})
 
     def tune_ok(self) -> None:
-        self.send("connection.tune-ok", 0, channel_max=self.channel_max, frame_max=self.frame_max, heartbeat=0)
+        self.send(
+            "connection.tune-ok", 0, channel_max=self.channel_max, frame_max=self.frame_max, heartbeat=0
+        )
 
     def log_in(self) -> Reply:
         self.greet()

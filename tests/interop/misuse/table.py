@@ -20,7 +20,6 @@ Verdict = dict[str, Any]
 CASES: dict[str, Case] = {}
 PLAYED_AT_ONCE = 12
 GENERATED = [(re.compile(r"amq\.gen-[\w-]+"), "amq.gen-*"), (re.compile(r"amq\.ctag-[\w-]+"), "amq.ctag-*")]
-WRAPPED = re.compile(r"\n +")  # Erlang breaks long terms into lines
 NOT_TOLD = ("heartbeat", "header", "body")
 TOLD_FIELDS = {
     "basic.return": ("reply_code", "reply_text", "exchange", "routing_key"),
@@ -100,8 +99,10 @@ def _judge(session: Session, chosen: Case) -> Verdict:
     verdict: Verdict = {"scope": scope, "replies": [_told(reply) for reply in told]}
     if ending is not None:
         verdict |= {
-            "code": ending.fields["reply_code"], "text": _plain(ending.fields["reply_text"]),
-            "class_id": ending.fields["class_id"], "method_id": ending.fields["method_id"],
+            "code": ending.fields["reply_code"],
+            "text": _plain(ending.fields["reply_text"]),
+            "class_id": ending.fields["class_id"],
+            "method_id": ending.fields["method_id"],
             "afterwards": _aftermath(session, ending),
         }
     return verdict
@@ -149,7 +150,6 @@ def _aftermath(session: Session, ending: Reply) -> str:
 
 
 def _plain(text: str) -> str:
-    text = WRAPPED.sub("", text)
     for pattern, name in GENERATED:
         text = pattern.sub(name, text)
     return text

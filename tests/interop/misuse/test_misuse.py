@@ -1,7 +1,7 @@
 """Every misuse in the table is answered as RabbitMQ 3.10.8 answers it, except for the wanted differences.
 
-The recording is made by record.py; here the same cases are played against MirrorMQ and, where it is installed,
-against RabbitMQ itself, so that neither the table nor the recording can drift from the original.
+The recording is made by record.py; here the same cases are played against MirrorMQ and, where it is
+installed, against RabbitMQ itself, so that neither the table nor the recording can drift from the original.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.interop import brokers
 from tests.interop.misuse.cases import CASES, CONFIG, DEFINITIONS, PLUGINS
 from tests.interop.misuse.differences import DIFFERENCES, expected
 from tests.interop.misuse.record import WANTED_VERSION, recorded
 from tests.interop.misuse.table import play
-from tests.support import rabbitmq
+from tests.support import mirrornode, rabbitmq
 
 GROUPS = sorted({chosen.script.__module__.rpartition("_")[2] for chosen in CASES.values()})
 
@@ -27,9 +26,8 @@ def _group(name: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def mirrormq() -> Iterator[tuple[str, int]]:
-    with brokers.launch_mirrormq(CONFIG) as broker:
-        broker.admin.post("definitions", body=DEFINITIONS)
-        yield broker.host, broker.port
+    with mirrornode.running(CONFIG, DEFINITIONS) as node:
+        yield node.host, node.port
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +40,9 @@ def original() -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_misuse_of_mirrormq_is_answered_as_recorded(group: str, mirrormq: tuple[str, int], subtests: Any) -> None:
+def test_misuse_of_mirrormq_is_answered_as_recorded(
+    group: str, mirrormq: tuple[str, int], subtests: Any
+) -> None:
     original_answers = recorded()
     for name, verdict in play(*mirrormq, only=_group(group)).items():
         with subtests.test(name):
@@ -51,7 +51,9 @@ def test_misuse_of_mirrormq_is_answered_as_recorded(group: str, mirrormq: tuple[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
-def test_misuse_of_rabbitmq_is_answered_as_recorded(group: str, original: tuple[str, int], subtests: Any) -> None:
+def test_misuse_of_rabbitmq_is_answered_as_recorded(
+    group: str, original: tuple[str, int], subtests: Any
+) -> None:
     original_answers = recorded()
     for name, verdict in play(*original, only=_group(group)).items():
         with subtests.test(name):

@@ -98,6 +98,12 @@ async def stage() -> AsyncIterator[Stage]:
     await made.close()
 
 
+async def expect_end(reader: asyncio.StreamReader) -> None:
+    """The other side is gone, with or without a reset, and has sent nothing."""
+    with contextlib.suppress(ConnectionError):
+        assert await reader.read() == b""
+
+
 async def test_what_a_client_sends_reaches_the_node_and_its_answer_the_client(stage: Stage) -> None:
     connect = await stage.open()
     reader, writer = await connect()
@@ -177,8 +183,7 @@ async def test_a_mistake_while_serving_one_client_closes_only_that_one(stage: St
     reader, writer = await connect()
     bad_reader, bad = await connect()
     bad.write(b"boom")
-    with pytest.raises(ConnectionError):
-        await bad_reader.readexactly(1)
+    await expect_end(bad_reader)
     writer.write(b"fine")
     assert await reader.readexactly(4) == b"fine"
     assert any("internal error" in line and "RuntimeError: boom" in line for line in stage.lines)
@@ -218,11 +223,11 @@ async def test_passwords_are_hashed_off_the_loop(stage: Stage) -> None:
     await stage.hear("work", 7)
     encoded = next(what[2] for what in stage.node.inputs if what[0] == "work")
     assert encoded.startswith("$argon2id$v=19$m=8,t=1,p=1$")
-    for token, password, fits in ((8, "secret", True), (9, "wrong", False)):
+    for token, password, fits in ((8, b"secret", True), (9, b"wrong", False)):
         stage.node.effects.work(token, "argon2_verify", (encoded, password))
         stage.driver.gauges(1, 2)
         await stage.hear("work", token, fits)
-    stage.node.effects.work(10, "argon2_verify", ("no hash at all", "x"))
+    stage.node.effects.work(10, "argon2_verify", ("no hash at all", b"x"))
     stage.driver.gauges(1, 2)
     await stage.hear("work", 10, False)
 
@@ -266,8 +271,7 @@ async def test_new_connections_are_refused_when_files_run_out(stage: Stage) -> N
     connect = await stage.open(files_max=0)
     for _ in range(3):
         reader, _writer = await connect()
-        with pytest.raises(ConnectionError):
-            await reader.readexactly(1)
+        await expect_end(reader)
     assert not stage.node.inputs
     refused = [line for line in stage.lines if "new connections are refused" in line]
     assert len(refused) == 1, "one line per second, not one per connection"
@@ -279,8 +283,7 @@ async def test_connection_max_is_kept(stage: Stage) -> None:
     writer.write(b"first")
     await reader.readexactly(5)
     second, _ = await connect()
-    with pytest.raises(ConnectionError):
-        await second.readexactly(1)
+    await expect_end(second)
     assert "connection_max of 1" in stage.lines[0]
 
 
@@ -318,8 +321,7 @@ async def test_a_listed_source_without_a_header_is_refused(stage: Stage) -> None
     connect = await stage.open(PROXIED)
     reader, writer = await connect()
     writer.write(b"AMQP\x00\x00\x09\x01 and more")
-    with contextlib.suppress(ConnectionError):
-        assert await reader.read() == b""
+    await expect_end(reader)
     assert not stage.node.inputs
     assert "does not begin with a PROXY header" in stage.lines[0]
 

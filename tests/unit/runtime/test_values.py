@@ -58,7 +58,7 @@ def test_addresses_name_a_port_and_maybe_a_host(written: v.Value, address: Addre
 
 @pytest.mark.parametrize("written", ["", "localhost", "1.2.3.4:", "::1:5672", "70000", "host:port", True])
 def test_an_address_without_a_port_is_refused(written: v.Value) -> None:
-    with pytest.raises(ValueError, match="port|brackets"):
+    with pytest.raises(ValueError, match=r"port|brackets"):
         v.address(written)
 
 
@@ -95,7 +95,7 @@ def test_whole_numbers_have_bounds() -> None:
     read = v.whole(1, 10)
     assert read("7") == 7
     for wrong in ("0", "11", "x", 1.5, True):
-        with pytest.raises(ValueError, match="between|whole"):
+        with pytest.raises(ValueError, match=r"between|whole"):
             read(wrong)
     assert v.number_or("infinity", 0, 0, 5)("infinity") == 0
 

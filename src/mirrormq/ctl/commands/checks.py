@@ -116,9 +116,12 @@ def node_health_check(ctx: typer.Context) -> None:
 
 
 def _accepts(entry: dict[str, Any], seconds: float) -> bool:
-    host = {"[::]": "::1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(entry["interface"], entry["interface"])
-    try:
-        socket.create_connection((host.strip("[]"), entry["port"]), timeout=min(seconds, 10.0)).close()
-    except OSError:
-        return False
-    return True
+    interface = entry["interface"].strip("[]")
+    hosts = ("127.0.0.1", "::1") if interface in ("::", "0.0.0.0") else (interface,)
+    for host in hosts:
+        try:
+            socket.create_connection((host, entry["port"]), timeout=min(seconds, 10.0)).close()
+        except OSError:
+            continue
+        return True
+    return False

@@ -80,7 +80,7 @@ def list_user_limits(
     else:
         session.say(f'Listing limits for user "{user}" ...')
         found = session.call("list_user_limits", user=user)
-        _one(session, found[0]["limits"] if found else {})
+        _one(session, found[0]["limits"] if found else {}, "{}")
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -106,11 +106,11 @@ def json_value(text: str) -> Any:
     return _json(text, object, 'a JSON value such as 1 or {"a": 1}')
 
 
-def _one(session: Session, limits: dict[str, int]) -> None:
+def _one(session: Session, limits: dict[str, int], none: str = "") -> None:
     if session.formatter == "json":
         session.write_json(limits)
     else:
-        session.write(json.dumps(limits, separators=(",", ":")) if limits else "")
+        session.write(json.dumps(limits, separators=(",", ":")) if limits else none)
 
 
 def _all(session: Session, rows: list[dict[str, Any]], label: str) -> None:

@@ -17,7 +17,7 @@ from mirrormq.ctl.session import Session
 
 STARTUP_SECONDS = 300.0
 POLL_SECONDS = 0.1
-GIB = 1_000_000_000
+GB = 1_000_000_000
 
 
 @command(MONITORING, "[--unit <unit>]")
@@ -40,8 +40,8 @@ def ping(ctx: typer.Context) -> None:
     """Check that the node runs and accepts this tool's key."""
     session = session_of(ctx)
     timeout_ms = int(session.timeout * 1000)
-    name = session.options.node or session.options.url or "the node"
-    if session.options.url is None:
+    name = session.options.node or session.url or "the node"
+    if session.url is None:
         try:
             name = session.local_node().name
         except Failure as failure:
@@ -119,7 +119,7 @@ def stop(
     """Stop the node and wait until its process is gone."""
     session = session_of(ctx)
     try:
-        pid = None if session.options.url is not None else session.local_node().pid
+        pid = None if session.url is not None else session.local_node().pid
         name = session.node_name
     except Failure:
         if idempotent:
@@ -223,16 +223,16 @@ def status_text(found: dict[str, Any]) -> str:
         (
             "Memory",
             [
-                f"Total memory used: {memory['used'] / GIB:.4f} gb",
-                f"Memory high watermark: {memory['limit'] / GIB:.4f} gb",
+                f"Total memory used: {memory['used'] / GB:.4f} gb",
+                f"Memory high watermark: {memory['limit'] / GB:.4f} gb",
             ],
         ),
         ("File Descriptors", [f"Total: {descriptors['used']}, limit: {descriptors['limit']}"]),
         (
             "Free Disk Space",
             [
-                f"Low free disk space watermark: {disk['limit'] / GIB:.4f} gb",
-                f"Free disk space: {disk['free'] / GIB:.4f} gb",
+                f"Low free disk space watermark: {disk['limit'] / GB:.4f} gb",
+                f"Free disk space: {disk['free'] / GB:.4f} gb",
             ],
         ),
         (
@@ -279,7 +279,7 @@ def _setting(value: Any) -> str:
 def _try(session: Session) -> Failure | None:
     """One attempt to reach the node with fresh eyes: its file may have changed since the last one."""
     try:
-        if session.options.url is not None:
+        if session.url is not None:
             session.call("ping")
             return None
         node = session.local_node()

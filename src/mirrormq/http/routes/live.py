@@ -1,0 +1,136 @@
+"""Connections, channels and consumers: what lives only while clients are there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from mirrormq.http import answers
+from mirrormq.http.answers import Row, not_authorised, not_found
+from mirrormq.http.api import Call
+from mirrormq.node import report, requests
+
+DEFAULT_REASON = "Closed via management plugin"
+
+
+async def list_connections(call: Call) -> web.Response:
+    """GET connections, and of one vhost."""
+    if "vhost" in call.request.match_info:
+        call.need_vhost()
+    found = [found for found in call.node.connections.values() if _may_see(call, found)]
+    return await call.listing(found, lambda item: _connection_row(call, item), name=_name, order=_name)
+
+
+async def get_connection(call: Call) -> web.Response:
+    """GET connections/name."""
+    return answers.response(_connection_row(call, _connection(call)))
+
+
+async def delete_connection(call: Call) -> web.Response:
+    """DELETE connections/name: close it, with the reason of X-Reason."""
+    found = _connection(call)
+    reason = call.request.headers.get("X-Reason", DEFAULT_REASON)
+    await call.ask(requests.CloseConnection(actor=call.who.name, connection=found.name, reason=reason))
+    return answers.no_content()
+
+
+async def connection_channels(call: Call) -> web.Response:
+    """GET connections/name/channels."""
+    members = list(_connection(call).channels.values())
+    return await answers.rows_response(report.channel(call.node, member) for member in members)
+
+
+async def list_channels(call: Call) -> web.Response:
+    """GET channels, and of one vhost."""
+    if "vhost" in call.request.match_info:
+        call.need_vhost()
+    found = [
+        member
+        for owner in call.node.connections.values()
+        if _may_see(call, owner)
+        for member in owner.channels.values()
+    ]
+    return await call.listing(found, lambda item: _channel_row(call, item), name=_name)
+
+
+async def get_channel(call: Call) -> web.Response:
+    """GET channels/name."""
+    name = call.part("channel")
+    for owner in call.node.connections.values():
+        for member in owner.channels.values():
+            if member.name == name:
+                _need_own(call, owner)
+                row = _channel_row(call, member)
+                row["consumer_details"] = [
+                    report.consumer(call.node, found) for found in member.consumers.values()
+                ]
+                return answers.response(row)
+    raise not_found()
+
+
+async def list_consumers(call: Call) -> web.Response:
+    """GET consumers, and of one vhost; those of vhosts the user may not see are left out."""
+    wanted = call.request.match_info.get("vhost")
+    if wanted is not None and wanted not in call.state.vhosts:
+        raise not_found()
+    vhosts = {name for name in call.visible_vhosts() if wanted in (None, name)}
+    rows = (row for row in report.consumers(call.node) if row["queue"]["vhost"] in vhosts)
+    return await call.listing(rows, _consumer_row, name=lambda row: str(row["consumer_tag"]))
+
+
+def _connection(call: Call) -> Any:
+    name = call.part("connection")
+    for found in call.node.connections.values():
+        if found.name == name:
+            _need_own(call, found)
+            return found
+    raise not_found()
+
+
+def _need_own(call: Call, found: Any) -> None:
+    if not call.who.is_monitor and found.user != call.who.name:
+        raise not_authorised("User not authorised to access object")
+
+
+def _may_see(call: Call, found: Any) -> bool:
+    """Watchers see all connections, others their own; a path with a vhost shows only that one's."""
+    wanted = call.request.match_info.get("vhost")
+    if wanted is not None and (found.vhost is None or found.vhost.name != wanted):
+        return False
+    return call.who.is_monitor or found.user == call.who.name
+
+
+def _name(item: Any) -> str:
+    name: str = item.name
+    return name
+
+
+def _connection_row(call: Call, item: Any) -> Row:
+    row = report.connection(call.node, item)
+    del row["pid"]
+    return row
+
+
+def _channel_row(call: Call, item: Any) -> Row:
+    row = report.channel(call.node, item)
+    del row["pid"], row["connection"]
+    return row
+
+
+def _consumer_row(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in ("queue_name", "channel_pid")}
+
+
+ROUTES = (
+    ("GET", "connections", list_connections),
+    ("GET", "connections/{connection}", get_connection),
+    ("DELETE", "connections/{connection}", delete_connection),
+    ("GET", "connections/{connection}/channels", connection_channels),
+    ("GET", "vhosts/{vhost}/connections", list_connections),
+    ("GET", "channels", list_channels),
+    ("GET", "channels/{channel}", get_channel),
+    ("GET", "vhosts/{vhost}/channels", list_channels),
+    ("GET", "consumers", list_consumers),
+    ("GET", "consumers/{vhost}", list_consumers),
+)

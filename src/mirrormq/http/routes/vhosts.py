@@ -1,0 +1,94 @@
+"""Virtual hosts."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from mirrormq.http import answers
+from mirrormq.http.answers import bad_request, not_found
+from mirrormq.http.api import Call
+from mirrormq.meta import records
+from mirrormq.node import report, requests
+
+
+async def list_vhosts(call: Call) -> web.Response:
+    """GET vhosts: those the user may see; the names of all for those who watch the node."""
+    names = sorted(call.state.vhosts) if call.who.is_monitor else call.visible_vhosts()
+    found = [call.state.vhosts[name] for name in names]
+    return await call.listing(found, lambda record: report.vhost(call.node, record), name=_name)
+
+
+async def get_vhost(call: Call) -> web.Response:
+    """GET vhosts/name."""
+    call.need_administrator()
+    return answers.response(report.vhost(call.node, _find(call)))
+
+
+async def put_vhost(call: Call) -> web.Response:
+    """PUT vhosts/name."""
+    call.need_administrator()
+    body = await call.body()
+    value = await call.ask(
+        requests.AddVHost(
+            actor=call.who.name,
+            name=call.part("vhost"),
+            description=None if "description" not in body else str(body["description"]),
+            tags=None if "tags" not in body else tags_of(body["tags"]),
+            default_queue_type=_optional_text(body.get("default_queue_type")),
+        )
+    )
+    return answers.created(value["created"])
+
+
+async def delete_vhost(call: Call) -> web.Response:
+    """DELETE vhosts/name."""
+    call.need_administrator()
+    await call.ask(requests.DeleteVHost(name=call.part("vhost")))
+    return answers.no_content()
+
+
+async def permissions(call: Call) -> web.Response:
+    """GET vhosts/name/permissions."""
+    call.need_administrator()
+    return await answers.rows_response(report.permissions(call.state.permissions_in(_find(call).name)))
+
+
+async def topic_permissions(call: Call) -> web.Response:
+    """GET vhosts/name/topic-permissions."""
+    call.need_administrator()
+    found = call.state.topic_permissions_in(_find(call).name)
+    return await answers.rows_response(report.topic_permissions(found))
+
+
+def tags_of(value: object) -> tuple[str, ...]:
+    """Tags as a list, or as a text with commas."""
+    if isinstance(value, str):
+        return tuple(tag.strip() for tag in value.split(",") if tag.strip())
+    if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
+        return tuple(tag.strip() for tag in value if tag.strip())
+    raise bad_request("tags must be a list of texts or one text with commas")
+
+
+def _find(call: Call) -> records.VHost:
+    found = call.state.vhosts.get(call.part("vhost"))
+    if found is None:
+        raise not_found()
+    return found
+
+
+def _name(record: records.VHost) -> str:
+    return record.name
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+ROUTES = (
+    ("GET", "vhosts", list_vhosts),
+    ("GET", "vhosts/{vhost}", get_vhost),
+    ("PUT", "vhosts/{vhost}", put_vhost),
+    ("DELETE", "vhosts/{vhost}", delete_vhost),
+    ("GET", "vhosts/{vhost}/permissions", permissions),
+    ("GET", "vhosts/{vhost}/topic-permissions", topic_permissions),
+)

@@ -1,0 +1,57 @@
+"""What only the process knows of a node, for its administrators: files, listeners, descriptors, settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mirrormq.runtime.logs import HIDDEN
+from mirrormq.runtime.names import NAMES
+from mirrormq.runtime.settings import Settings
+from mirrormq.runtime.values import Address, Share
+
+
+def facts(settings: Settings, listeners: Sequence[tuple[str, Address]], files_max: int) -> Mapping[str, Any]:
+    """Return everything the admin API shows of this process."""
+    log = settings.log
+    return {
+        "pid": os.getpid(),
+        "data_dir": os.path.abspath(settings.data_dir),
+        "config_files": [os.path.abspath(file) for file in settings.config_files],
+        "log_files": [os.path.join(log.folder, log.file)] if log.file else ["<stderr>"],
+        "fd_used": _open_files(),
+        "fd_limit": files_max,
+        "settings": shown_settings(settings),
+        "listeners": [
+            {"protocol": protocol, "interface": f"[{address.host or '::'}]", "port": address.port}
+            for protocol, address in listeners
+        ],
+    }
+
+
+def shown_settings(settings: Settings) -> dict[str, Any]:
+    """Return every setting by its key. Secrets are hidden."""
+    shown: dict[str, Any] = {}
+    for name in NAMES:
+        if name.field and name.field not in {other.field for other in NAMES if other.key in shown}:
+            value: Any = settings
+            for part in name.field.split("."):
+                value = getattr(value, part)
+            shown[name.key] = HIDDEN if name.secret and value else _plain(value)
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Share):
+        return value.of_memory
+    if isinstance(value, tuple) and not isinstance(value, Address):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
