@@ -1,7 +1,8 @@
 """Build the compiled kernel: one extension module per src/mirrormq/kernel/*.pyx.
 
-Everything else about the package stands in pyproject.toml. Two environment switches:
+Everything else about the package stands in pyproject.toml. Environment switches:
 MIRRORMQ_SANITIZE=address   build for AddressSanitizer (debug symbols, light optimisation)
+MIRRORMQ_KERNEL=built       leave the kernel alone: it was built in place (tools/setup.sh)
 MIRRORMQ_CYTHON_TRACE=1     keep line tracing in the generated code (profiles and coverage of the kernel)
 """
 
@@ -19,13 +20,20 @@ SANITIZE = os.environ.get("MIRRORMQ_SANITIZE", "")
 TRACE = os.environ.get("MIRRORMQ_CYTHON_TRACE", "") == "1"
 
 
-class ParallelBuildExt(build_ext):
-    """build_ext that compiles the modules side by side unless told a number."""
+class KernelBuild(build_ext):
+    """Translates and compiles the modules side by side, and only when something is to be built."""
 
     def finalize_options(self) -> None:
-        super().finalize_options()
         if self.parallel is None:
             self.parallel = JOBS
+        self.distribution.ext_modules = cythonize(
+            self.distribution.ext_modules,
+            build_dir="build/sanitize" if SANITIZE else "build/cython",
+            include_path=["src"],
+            nthreads=JOBS,
+            compiler_directives={"language_level": "3", "linetrace": TRACE},
+        )
+        super().finalize_options()
 
 
 def compile_flags() -> tuple[list[str], list[str]]:
@@ -56,13 +64,6 @@ def extensions() -> list[Extension]:
     ]
 
 
-setup(
-    cmdclass={"build_ext": ParallelBuildExt},
-    ext_modules=cythonize(
-        extensions(),
-        build_dir="build/sanitize" if SANITIZE else "build/cython",
-        include_path=["src"],
-        nthreads=JOBS,
-        compiler_directives={"language_level": "3", "linetrace": TRACE},
-    ),
-)
+IS_BUILT = os.environ.get("MIRRORMQ_KERNEL", "") == "built"
+
+setup(cmdclass={"build_ext": KernelBuild}, ext_modules=[] if IS_BUILT else extensions())

@@ -18,20 +18,6 @@ from bench import brokers, generator, machine, report
 from bench.brokers import Broker
 from bench.generator import Result
 
-COALESCED = ["--coalesce-us", "1000"]  # few wake-ups of the generator in rows that measure throughput only
-TRANSIENT = ["--auto-ack", "--purge", "--delete", "--check"]
-DURABLE = [
-    "--durable",
-    "--persistent",
-    "--purge",
-    "--delete",
-    "--check",
-    "--prefetch",
-    "200",
-    "--ack-every",
-    "50",
-]
-TEN = ["--publishers", "10", "--consumers", "10", "--queues", "10"]
 PAUSE_S = 0.5
 WARM_UP_S = 2.0
 NOISE = 0.25
@@ -42,43 +28,36 @@ class Row:
     """One line of the comparison. `awake`: a latency row, measured with the cores kept from sleeping."""
 
     what: str
-    options: list[str]
+    options: str
     awake: bool = False
 
 
+ALWAYS = "--purge --delete --check"
+BATCHED = "--coalesce-us 1000"  # few wake-ups of the generator in rows that measure throughput only
+DURABLE = "--durable --persistent --prefetch 200"
+TEN = "--publishers 10 --consumers 10 --queues 10"
 ROWS = {
-    "transient-16": Row("transient, auto-ack, 16 B", ["--size", "16", *TRANSIENT, *COALESCED]),
-    "transient-1k": Row("transient, auto-ack, 1 KiB", ["--size", "1024", *TRANSIENT, *COALESCED]),
+    "transient-16": Row("transient, auto-ack, 16 B", f"--size 16 --auto-ack {BATCHED}"),
+    "transient-1k": Row("transient, auto-ack, 1 KiB", f"--size 1024 --auto-ack {BATCHED}"),
     "single-16": Row(
         "one send() per message, 16 B, auto-ack, 10 publishers, 10 consumers, 1,000 in flight",
-        ["--size", "16", "--single-send", "--in-flight", "1000", *TEN, *TRANSIENT],
+        f"--size 16 --auto-ack --single-send --in-flight 1000 {TEN}",
     ),
     "acked-1k": Row(
-        "transient, manual acks, 1 KiB",
-        [
-            "--size",
-            "1024",
-            "--prefetch",
-            "200",
-            "--ack-every",
-            "50",
-            "--purge",
-            "--delete",
-            "--check",
-            *COALESCED,
-        ],
+        "transient, 1 KiB, acks (one per 50), 10,000 in flight",
+        f"--size 1024 --prefetch 200 --ack-every 50 --in-flight 10000 {BATCHED}",
     ),
     "persistent-16": Row(
-        "persistent, confirms (1,000), acks, 16 B",
-        ["--size", "16", "--confirm-window", "1000", *DURABLE, *COALESCED],
+        "persistent, 16 B, confirms (1,000), acks (one per 50)",
+        f"--size 16 {DURABLE} --confirm-window 1000 --ack-every 50 {BATCHED}",
     ),
     "persistent-1k": Row(
-        "persistent, confirms (1,000), acks, 1 KiB",
-        ["--size", "1024", "--confirm-window", "1000", *DURABLE, *COALESCED],
+        "persistent, 1 KiB, confirms (1,000), acks (one per 50)",
+        f"--size 1024 {DURABLE} --confirm-window 1000 --ack-every 50 {BATCHED}",
     ),
     "latency-1k": Row(
-        "persistent, one unconfirmed at a time, 1 KiB",
-        ["--size", "1024", "--confirm-window", "1", *DURABLE, "--ack-every", "1"],
+        "persistent, 1 KiB, one unconfirmed at a time",
+        f"--size 1024 {DURABLE} --confirm-window 1 --ack-every 1",
         awake=True,
     ),
 }
@@ -92,7 +71,9 @@ def measure(row_name: str, broker: Broker, seconds: float) -> Result:
     timing = ["--seconds", str(seconds + WARM_UP_S), "--warmup", str(WARM_UP_S), "--drain-timeout", "60"]
     time.sleep(PAUSE_S)
     with machine.cores_kept_awake(row.awake):
-        result = generator.load([*row.options, "--queue", row_name, *timing], broker.port, broker.pid)
+        result = generator.load(
+            [*row.options.split(), *ALWAYS.split(), "--queue", row_name, *timing], broker.port, broker.pid
+        )
     return {"row": row_name, "broker": broker.name, **result}
 
 

@@ -76,9 +76,12 @@ ensure_packages() {
     say "Installing what MirrorMQ needs into $VENV ..."
     # The requirements are read from pyproject.toml here, because older pips know no dependency groups.
     "$VENV/bin/python" tools/requirements.py "$kind" >build/requirements.txt || exit 1
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r build/requirements.txt ||
+    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r build/requirements.txt ||
         fail "pip could not install the requirements (listed in build/requirements.txt): see its message above; a package index must be reachable."
-    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e . >build/install.log 2>&1 ||
+    ensure_kernel
+    # pip would compile the kernel once more, elsewhere and from nothing.
+    MIRRORMQ_KERNEL=built "$VENV/bin/python" -m pip install -q --disable-pip-version-check --no-build-isolation \
+        --no-deps -e . >build/install.log 2>&1 ||
         { tail -n 25 build/install.log >&2; fail "The package could not be installed: see build/install.log."; }
     printf '%s' "$sum" >"$VENV/.mirrormq-$kind"
 }

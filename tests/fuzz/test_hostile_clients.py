@@ -1,7 +1,7 @@
 """Hostile clients against a running broker: whatever they send, others never notice.
 
-Every test keeps a bystander: a connection that publishes with confirms and consumes. It must work before, during
-and after the attack, and the broker must be the same process at the end.
+Every test keeps a bystander: a connection that publishes with confirms and consumes. It must work before,
+during and after the attack, and the broker must be the same process at the end.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pamqp import commands, frame, header
+from pamqp.exceptions import PAMQPException
 
 from tests.interop.brokers import Broker
 from tests.interop.rawclient import PROTOCOL_HEADER, Closed, RawClient, raw_frame
@@ -79,6 +80,12 @@ def method(class_id: int, method_id: int, rest: bytes = b"", channel: int = 1) -
     return raw_frame(1, channel, struct.pack(">HH", class_id, method_id) + rest)
 
 
+def nested_table(depth: int) -> bytes:
+    """Each level claims far more than follows, so that only a limit on depth ends the walk."""
+    inner = b"\x01aF\x00\x00\x07\xd0" * depth
+    return struct.pack(">I", len(inner)) + inner
+
+
 # What a logged-in client may send wrongly. Each ends in an error of the channel or connection, or in nothing
 # because more bytes are still expected; never in harm to others.
 MALFORMED: dict[str, bytes] = {
@@ -95,15 +102,15 @@ MALFORMED: dict[str, bytes] = {
     "a method with bytes left over": method(60, 10, bytes(7) + b"extra" * 10),
     "a table longer than its method": method(50, 10, b"\x00\x00\x01q\x00\x00\x00\xff\xff"),
     "a table with an unknown type": method(50, 10, b"\x00\x00\x01q\x00\x00\x00\x00\x03\x01a?"),
-    "a table nested two hundred deep": method(
-        50, 10, b"\x00\x00\x01q\x00" + (lambda t: struct.pack(">I", len(t)) + t)(b"\x01aF\x00\x00\x07\xd0" * 200)
-    ),
+    "a table nested two hundred deep": method(50, 10, b"\x00\x00\x01q\x00" + nested_table(200)),
     "a header without a publish": raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 0, 0)),
     "a body without a header": raw_frame(3, 1, b"body"),
     "a method in the middle of content": begun_publish(10) + method(60, 10, bytes(7)),
-    "a second header in the middle of content": begun_publish(10) + raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 1, 0)),
+    "a second header in the middle of content": begun_publish(10)
+    + raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 1, 0)),
     "more body than announced": begun_publish(3) + raw_frame(3, 1, b"abcdef"),
-    "a header of another class": method(60, 40, b"\0\0\0\0\0") + raw_frame(2, 1, struct.pack(">HHQH", 50, 0, 0, 0)),
+    "a header of another class": method(60, 40, b"\0\0\0\0\0")
+    + raw_frame(2, 1, struct.pack(">HHQH", 50, 0, 0, 0)),
     "a header cut short": method(60, 40, b"\0\0\0\0\0") + raw_frame(2, 1, b"\x00\x3c\x00\x00"),
     "a header with properties cut short": method(60, 40, b"\0\0\0\0\0")
     + raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 0, 0xFFFC) + b"\x05ab"),
@@ -138,8 +145,12 @@ def test_a_malformed_stream_hurts_only_its_sender(victim: Broker, bystander: Bys
     client.close()
 
 
-@pytest.mark.parametrize("step", ["nothing", "half a header", "header only", "half a start-ok", "start-ok only"])
-def test_an_unfinished_handshake_is_ended_by_the_timeout(victim: Broker, bystander: Bystander, step: str) -> None:
+@pytest.mark.parametrize(
+    "step", ["nothing", "half a header", "header only", "half a start-ok", "start-ok only"]
+)
+def test_an_unfinished_handshake_is_ended_by_the_timeout(
+    victim: Broker, bystander: Bystander, step: str
+) -> None:
     client = connect(victim, opened=False)
     if step == "half a header":
         client.send_bytes(PROTOCOL_HEADER[:5])
@@ -212,53 +223,54 @@ def test_truncated_content_is_never_delivered(victim: Broker, bystander: Bystand
         bystander.works()
 
 
-def test_random_bytes_after_the_handshake_hurt_only_their_sender(victim: Broker, bystander: Bystander) -> None:
+def test_random_bytes_after_the_handshake_hurt_only_their_sender(
+    victim: Broker, bystander: Bystander
+) -> None:
     rng = random.Random(SEED)
     for _ in range(25):
         client = connect(victim)
-        _push(client, lambda: rng.randbytes(rng.randrange(1, 5000)))
+        push(client, rng.randbytes(rng.randrange(1, 5000)))
         bystander.works()
 
 
 def test_mutated_conversations_hurt_only_their_sender(victim: Broker, bystander: Bystander) -> None:
     """An honest stream with a few bytes changed: the frames stay plausible and the fields do not."""
     rng = random.Random(SEED + 1)
-    honest = b"".join([
-        method(50, 10, b"\x00\x00\x08attacked\x08" + struct.pack(">I", 0)),
-        method(60, 40, b"\0\0\0\x08attacked\0"),
-        raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0x9000) + b"\x04text" + b"\x02"),
-        raw_frame(3, 1, b"hello"),
-        method(60, 70, b"\0\0\x08attacked\0"),
-        method(60, 80, struct.pack(">Q", 1) + b"\x00"),
-        method(50, 40, b"\0\0\x08attacked\0"),
-    ])
+    honest = b"".join(
+        [
+            method(50, 10, b"\x00\x00\x08attacked\x08" + struct.pack(">I", 0)),
+            method(60, 40, b"\0\0\0\x08attacked\0"),
+            raw_frame(2, 1, struct.pack(">HHQH", 60, 0, 5, 0x9000) + b"\x04text" + b"\x02"),
+            raw_frame(3, 1, b"hello"),
+            method(60, 70, b"\0\0\x08attacked\0"),
+            method(60, 80, struct.pack(">Q", 1) + b"\x00"),
+            method(50, 40, b"\0\0\x08attacked\0"),
+        ]
+    )
     for _ in range(60):
         mutant = bytearray(honest)
         for _ in range(rng.randrange(1, 6)):
             mutant[rng.randrange(len(mutant))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         client = connect(victim)
-        _push(client, lambda: bytes(mutant))
+        push(client, bytes(mutant))
         bystander.works()
 
 
-def _push(client: RawClient, data: Callable[[], bytes]) -> None:
+def push(client: RawClient, data: bytes) -> None:
     """Send, let the broker answer or not, and go."""
-    try:
-        client.send_bytes(data())
+    with contextlib.suppress(OSError, Closed, ValueError, PAMQPException):
+        client.send_bytes(data)
         client.receive(0.02)
-    except (OSError, Closed, ValueError):
-        pass
-    except Exception as odd:  # noqa: BLE001
-        assert type(odd).__module__.startswith("pamqp"), odd
-    finally:
-        client.close()
+    client.close()
 
 
 def test_a_client_that_never_reads_does_not_stop_the_others(victim: Broker, bystander: Bystander) -> None:
     """It consumes a queue and its socket fills up; the broker must hold back only that one."""
     deaf = connect(victim)
     deaf.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    deaf.call(1, commands.Queue.Declare(queue="deaf", exclusive=False, auto_delete=True), commands.Queue.DeclareOk)
+    deaf.call(
+        1, commands.Queue.Declare(queue="deaf", exclusive=False, auto_delete=True), commands.Queue.DeclareOk
+    )
     deaf.call(1, commands.Basic.Consume(queue="deaf", no_ack=True), commands.Basic.ConsumeOk)
     feeder = connect(victim)
     for _ in range(64):
@@ -269,7 +281,9 @@ def test_a_client_that_never_reads_does_not_stop_the_others(victim: Broker, byst
     deaf.close()
 
 
-def test_opening_and_dropping_connections_quickly_leaves_nothing_behind(victim: Broker, bystander: Bystander) -> None:
+def test_opening_and_dropping_connections_quickly_leaves_nothing_behind(
+    victim: Broker, bystander: Bystander
+) -> None:
     for number in range(100):
         client = RawClient.connect(victim.host, victim.port)
         if number % 2:

@@ -47,7 +47,9 @@ class Admin:
             raise Refused(answer.status, data.decode(errors="replace"))
         return json.loads(data) if data.strip() else None
 
-    def _exchange(self, verb: str, target: str, payload: str | None) -> tuple[http.client.HTTPResponse, bytes]:
+    def _exchange(
+        self, verb: str, target: str, payload: str | None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         self._connection.request(verb, target, payload, self._headers)
         answer = self._connection.getresponse()
         return answer, answer.read()
@@ -76,12 +78,10 @@ class Admin:
     def delete_user(self, name: str) -> None:
         self.delete("users", name)
 
-    def permit(self, user: str, vhost: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
-        self.put(
-            "permissions", vhost, user, body={"configure": configure, "write": write, "read": read}
-        )
+    def permit(
+        self, user: str, vhost: str, configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None:
+        self.put("permissions", vhost, user, body={"configure": configure, "write": write, "read": read})
 
     def permit_topic(self, user: str, vhost: str, exchange: str, write: str = ".*", read: str = ".*") -> None:
-        self.put(
-            "topic-permissions", vhost, user, body={"exchange": exchange, "write": write, "read": read}
-        )
+        self.put("topic-permissions", vhost, user, body={"exchange": exchange, "write": write, "read": read})

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.interop.admin import Admin
 from tests.support import rabbitmq
@@ -89,6 +92,48 @@ def launch(config: Sequence[str] = ()) -> Iterator[Broker]:
 
 
 @contextlib.contextmanager
+def restartable() -> Iterator[tuple[Broker, Callable[[], None]]]:
+    """A broker without admin API, and what restarts it with its data and its port."""
+    if kind() == "rabbitmq":
+        with rabbitmq.running() as node:
+
+            def restart() -> None:
+                node.ctl("stop_app")
+                node.ctl("start_app")
+
+            yield Broker("rabbitmq", node.host, node.port, 0, node.pid, node.folder), restart
+        return
+    with tempfile.TemporaryDirectory(prefix="mirrormq-restart-") as folder, contextlib.ExitStack() as running:
+        port = free_port()
+        running.enter_context(_served(Path(folder), port))
+
+        def restart() -> None:
+            running.close()
+            running.enter_context(_served(Path(folder), port))
+
+        yield Broker("mirrormq", "127.0.0.1", port, 0, folder=Path(folder)), restart
+
+
+@contextlib.contextmanager
+def _served(folder: Path, port: int) -> Iterator[None]:
+    """`mirrormq serve` on this folder while the context lasts."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "mirrormq", "serve", "--no-admin", "--ready-fd", str(writing)]
+    command += ["--listen", f"127.0.0.1:{port}", "--data", str(folder / "data")]
+    with (folder / "log").open("ab") as log, os.fdopen(reading, "rb") as ready:
+        process = subprocess.Popen(
+            command, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        os.close(writing)
+        try:
+            assert ready.readline(), (folder / "log").read_text(errors="replace")
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@contextlib.contextmanager
 def shared() -> Iterator[Broker]:
     """The broker most tests of a run share."""
     named = os.environ.get("INTEROP_RABBITMQ")
@@ -102,5 +147,12 @@ def shared() -> Iterator[Broker]:
 
 @contextlib.contextmanager
 def _mirrormq(config: Sequence[str]) -> Iterator[Broker]:
-    raise NotImplementedError(sys.executable, config)
-    yield
+    from mirrormq import testing
+
+    with testing.running(config, admin=True) as node:
+        address = urlsplit(node.admin_url or "")
+        broker = Broker(
+            "mirrormq", node.host, node.port, int(address.port or 0), node.process.pid, node.process.folder
+        )
+        yield broker
+        broker.admin.close()

@@ -62,7 +62,7 @@ def note(name: str, text: str) -> None:
 
 @app.task(bind=True, name="interop.stubborn", max_retries=5, ignore_result=True)
 def stubborn(self: Any, name: str, failures: int) -> None:
-    """Fails `failures` times. Attempts run in several processes, which the file back end cannot record safely."""
+    """Fails `failures` times. Attempts run in several processes: too many for one file of the back end."""
     trace(name, f"attempt {self.request.retries}")
     if self.request.retries < failures:
         raise self.retry(countdown=0)

@@ -37,8 +37,13 @@ class Authority:
     def issue(self, common_name: str, *, server: bool) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
-        names: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = self._builder(_name(common_name), key).add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        names: list[x509.GeneralName] = [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+        ]
+        builder = self._builder(_name(common_name), key).add_extension(
+            x509.ExtendedKeyUsage([usage]), critical=False
+        )
         if server:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         stem = self.folder / common_name.replace(" ", "-")

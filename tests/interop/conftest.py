@@ -55,7 +55,7 @@ def module_broker(server: Broker) -> Iterator[Broker]:
 
 @pytest.fixture
 def user(broker: Broker) -> Iterator[Callable[..., Broker]]:
-    """Makes users of the test's vhost: `user("name", configure=..., write=..., read=...)` gives their Broker."""
+    """Makes users of the test's vhost: `user("name", configure=...)` gives the broker as they see it."""
     made: list[str] = []
 
     def make(name: str, tags: str = "", **permissions: str) -> Broker:

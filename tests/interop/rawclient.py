@@ -88,17 +88,23 @@ class RawClient:
         chunk: int = 131064,
     ) -> None:
         self.send_bytes(
-            frame.marshal(commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory), channel)
-            + frame.marshal(header.ContentHeader(0, len(data), properties or commands.Basic.Properties()), channel)
+            frame.marshal(
+                commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=mandatory),
+                channel,
+            )
+            + frame.marshal(
+                header.ContentHeader(0, len(data), properties or commands.Basic.Properties()), channel
+            )
             + b"".join(
-                frame.marshal(body.ContentBody(data[at : at + chunk]), channel) for at in range(0, len(data), chunk)
+                frame.marshal(body.ContentBody(data[at : at + chunk]), channel)
+                for at in range(0, len(data), chunk)
             )
         )
 
     # Receiving
 
     def receive(self, seconds: float = DEADLINE_S) -> tuple[int, Any]:
-        """The next frame as (channel, value). Raises Closed at the end of the stream, TimeoutError when late."""
+        """The next frame as (channel, value); Closed at the end of the stream, TimeoutError when late."""
         deadline = time.monotonic() + seconds
         while True:
             if self.buffer:
@@ -174,7 +180,9 @@ class RawClient:
         self.send(
             0,
             commands.Connection.StartOk(
-                client_properties={"capabilities": CAPABILITIES} if client_properties is None else client_properties,
+                client_properties={"capabilities": CAPABILITIES}
+                if client_properties is None
+                else client_properties,
                 mechanism=mechanism,
                 response=response,
                 locale="en_US",
@@ -219,7 +227,9 @@ def raw_frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 def describe(value: Any) -> str:
     reply = getattr(value, "reply_text", None)
-    return f"{getattr(value, 'name', type(value).__name__)}" + (f" {value.reply_code} {reply}" if reply else "")
+    return f"{getattr(value, 'name', type(value).__name__)}" + (
+        f" {value.reply_code} {reply}" if reply else ""
+    )
 
 
 @contextlib.contextmanager

@@ -109,7 +109,8 @@ def test_an_unknown_delivery_tag_closes_the_channel(channel: Any, how: str) -> N
     with pytest.raises(ChannelClosedByBroker) as caught:
         queue(channel, "q")
     assert (caught.value.reply_code, caught.value.reply_text) == (
-        406, "PRECONDITION_FAILED - unknown delivery tag 7",
+        406,
+        "PRECONDITION_FAILED - unknown delivery tag 7",
     )
 
 
@@ -148,8 +149,13 @@ def test_the_delivery_limit_ends_endless_redelivery(channel: Any, broker: Any, k
         pytest.skip("RabbitMQ has x-delivery-limit on quorum queues only; MirrorMQ on classic ones too")
     queue(channel, "dead")
     queue(
-        channel, "q", durable=True, x_queue_type=kind, x_delivery_limit=2,
-        x_dead_letter_exchange="", x_dead_letter_routing_key="dead",
+        channel,
+        "q",
+        durable=True,
+        x_queue_type=kind,
+        x_delivery_limit=2,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
     )
     publish(channel, "q", "m")
     inbox = Inbox(channel, "q")
@@ -166,7 +172,9 @@ def test_the_delivery_limit_ends_endless_redelivery(channel: Any, broker: Any, k
     assert properties.headers["x-death"][0]["reason"] == "delivery_limit"
 
 
-def test_messages_of_a_dead_connection_are_redelivered_to_another_consumer(clients: Any, channel: Any, raw: Any) -> None:
+def test_messages_of_a_dead_connection_are_redelivered_to_another_consumer(
+    clients: Any, channel: Any, raw: Any
+) -> None:
     queue(channel, "q")
     dying = raw()
     dying.channel()

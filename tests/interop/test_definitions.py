@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -26,55 +27,10 @@ def salted_hash(password: str, algorithm: str = "sha256") -> str:
 
 
 def definitions(vhost: str) -> dict[str, Any]:
-    """A file as RabbitMQ 3.10 writes it, with one of each kind."""
-    user = f"imported-{vhost}"
-    return {
-        "rabbit_version": "3.10.8",
-        "rabbitmq_version": "3.10.8",
-        "product_name": "RabbitMQ",
-        "product_version": "3.10.8",
-        "users": [
-            {"name": user, "password_hash": salted_hash("secret"),
-             "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ["monitoring"], "limits": {}},
-            {"name": f"{user}-512", "password_hash": salted_hash("secret", "sha512"),
-             "hashing_algorithm": "rabbit_password_hashing_sha512", "tags": "", "limits": {"max-channels": 3}},
-        ],
-        "vhosts": [{"name": vhost, "limits": [], "metadata": {"description": "", "tags": []}}],
-        "permissions": [
-            {"user": name, "vhost": vhost, "configure": ".*", "write": ".*", "read": ".*"}
-            for name in (user, f"{user}-512", "guest")
-        ],
-        "topic_permissions": [
-            {"user": user, "vhost": vhost, "exchange": "amq.topic", "write": "^a", "read": "^a"}
-        ],
-        "parameters": [
-            {"vhost": vhost, "component": "vhost-limits", "name": "limits", "value": {"max-queues": 50}},
-            {"vhost": vhost, "component": "operator_policy", "name": "cap",
-             "value": {"pattern": "^capped", "apply-to": "queues", "definition": {"max-length": 3}, "priority": 0}},
-        ],
-        "global_parameters": [{"name": f"setting-{vhost}", "value": {"nested": [1, "two", True]}}],
-        "policies": [
-            {"vhost": vhost, "name": "short", "pattern": "^capped", "apply-to": "queues",
-             "definition": {"max-length": 5, "dead-letter-exchange": "orders"}, "priority": 7}
-        ],
-        "queues": [
-            {"name": "capped", "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}},
-            {"name": "plain", "vhost": vhost, "durable": True, "auto_delete": False,
-             "arguments": {"x-queue-type": "classic", "x-max-priority": 4}},
-        ],
-        "exchanges": [
-            {"name": "orders", "vhost": vhost, "type": "topic", "durable": True, "auto_delete": False,
-             "internal": False, "arguments": {}},
-            {"name": "inner", "vhost": vhost, "type": "headers", "durable": True, "auto_delete": False,
-             "internal": True, "arguments": {"alternate-exchange": "orders"}},
-        ],
-        "bindings": [
-            {"source": "orders", "vhost": vhost, "destination": "plain", "destination_type": "queue",
-             "routing_key": "new.#", "arguments": {}},
-            {"source": "orders", "vhost": vhost, "destination": "inner", "destination_type": "exchange",
-             "routing_key": "x", "arguments": {"note": 5}},
-        ],
-    }
+    """A file as RabbitMQ 3.10 writes it, with one of each kind, for this vhost."""
+    text = Path(__file__).with_name("definitions.json").read_text().replace("@vhost@", vhost)
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 @pytest.fixture
@@ -125,14 +81,27 @@ def test_what_was_imported_is_exported(imported: Broker) -> None:
         own = [row for row in source[kind] if row.get("vhost") == imported.vhost]
         return sorted(json.dumps(row, sort_keys=True) for row in own)
 
-    for kind in ("permissions", "topic_permissions", "parameters", "policies", "queues", "exchanges", "bindings"):
+    for kind in (
+        "permissions",
+        "topic_permissions",
+        "parameters",
+        "policies",
+        "queues",
+        "exchanges",
+        "bindings",
+    ):
         assert rows(exported, kind) == rows(wanted, kind), kind
     users = {row["name"]: row for row in exported["users"]}
     for row in wanted["users"]:
         found = users[row["name"]]
-        assert (found["password_hash"], found["hashing_algorithm"]) == (row["password_hash"], row["hashing_algorithm"])
+        assert (found["password_hash"], found["hashing_algorithm"]) == (
+            row["password_hash"],
+            row["hashing_algorithm"],
+        )
         assert found["limits"] == row["limits"]
-    assert {"name": f"setting-{imported.vhost}", "value": {"nested": [1, "two", True]}} in exported["global_parameters"]
+    assert {"name": f"setting-{imported.vhost}", "value": {"nested": [1, "two", True]}} in exported[
+        "global_parameters"
+    ]
     assert imported.vhost in {row["name"] for row in exported["vhosts"]}
     assert exported["rabbit_version"] == "3.10.8"
 
@@ -182,8 +151,15 @@ def test_a_file_that_makes_no_sense_is_refused(broker: Broker, broken: dict[str,
 def test_a_node_loads_its_definitions_file_at_start(tmp_path: Any) -> None:
     file = tmp_path / "definitions.json"
     content = definitions("from-file")
-    content["users"].append({"name": "guest", "password_hash": salted_hash("guest"), "tags": ["administrator"],
-                             "hashing_algorithm": "rabbit_password_hashing_sha256", "limits": {}})
+    content["users"].append(
+        {
+            "name": "guest",
+            "password_hash": salted_hash("guest"),
+            "tags": ["administrator"],
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "limits": {},
+        }
+    )
     file.write_text(json.dumps(content))
     with brokers.launch([f"load_definitions = {file}"]) as broker:
         at = broker.within("from-file").seen_by("imported-from-file", "secret")

@@ -81,7 +81,9 @@ def test_fanout_exchange_ignores_the_key(channel: Any) -> None:
         ("a*", ["a*"], ["ab", "a"]),
     ],
 )
-def test_topic_patterns_match_whole_words(channel: Any, pattern: str, matching: list[str], other: list[str]) -> None:
+def test_topic_patterns_match_whole_words(
+    channel: Any, pattern: str, matching: list[str], other: list[str]
+) -> None:
     queue(channel, "q")
     channel.queue_bind("q", "amq.topic", pattern)
     for key in matching + other:
@@ -221,7 +223,9 @@ def test_the_chosen_alternate_message_keeps_its_exchange_and_key(channel: Any) -
     assert (method.exchange, method.routing_key) == ("main", "unknown")
 
 
-def test_publishing_to_an_internal_exchange_is_refused_but_bindings_reach_it(channel: Any, clients: Any) -> None:
+def test_publishing_to_an_internal_exchange_is_refused_but_bindings_reach_it(
+    channel: Any, clients: Any
+) -> None:
     exchange(channel, "outer", "fanout")
     exchange(channel, "inner", "fanout", internal=True)
     channel.exchange_bind("inner", "outer", "")
@@ -234,7 +238,9 @@ def test_publishing_to_an_internal_exchange_is_refused_but_bindings_reach_it(cha
     assert caught.value.reply_code == 403
 
 
-def test_auto_delete_exchange_goes_with_its_last_binding_and_not_before_the_first(channel: Any, clients: Any) -> None:
+def test_auto_delete_exchange_goes_with_its_last_binding_and_not_before_the_first(
+    channel: Any, clients: Any
+) -> None:
     exchange(channel, "brief", "fanout", auto_delete=True)
     queue(channel, "a")
     queue(channel, "b")
@@ -273,7 +279,9 @@ def test_deleting_an_exchange_removes_its_bindings_for_good(channel: Any) -> Non
 
 
 @pytest.mark.parametrize("different", [{"exchange_type": "fanout"}, {"durable": True}, {"auto_delete": True}])
-def test_redeclaring_an_exchange_differently_is_a_precondition_error(channel: Any, different: dict[str, Any]) -> None:
+def test_redeclaring_an_exchange_differently_is_a_precondition_error(
+    channel: Any, different: dict[str, Any]
+) -> None:
     channel.exchange_declare("fixed", "direct")
     channel.exchange_declare("fixed", "direct")
     options = {"exchange_type": "direct", **different}
@@ -354,9 +362,19 @@ def test_consistent_hash_refuses_a_weight_that_is_no_number(channel: Any) -> Non
 def test_headers_of_a_message_pass_through_unchanged(channel: Any) -> None:
     queue(channel, "q")
     properties = pika.BasicProperties(
-        content_type="text/plain", content_encoding="utf-8", headers={"a": 1, "b": {"c": [1, "two", None]}},
-        delivery_mode=1, priority=3, correlation_id="c", reply_to="r", expiration="60000", message_id="m",
-        timestamp=1_700_000_000, type="t", app_id="app", cluster_id="cl",
+        content_type="text/plain",
+        content_encoding="utf-8",
+        headers={"a": 1, "b": {"c": [1, "two", None]}},
+        delivery_mode=1,
+        priority=3,
+        correlation_id="c",
+        reply_to="r",
+        expiration="60000",
+        message_id="m",
+        timestamp=1_700_000_000,
+        type="t",
+        app_id="app",
+        cluster_id="cl",
     )
     channel.basic_publish("", "q", b"body", properties)
     _, got, body = channel.basic_get("q", auto_ack=True)

@@ -14,8 +14,15 @@ from tests.interop.rawclient import PROTOCOL_HEADER, Closed, RawClient
 from tests.interop.waiting import until
 
 CAPABILITIES = {
-    "publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
-    "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
 }
 
 
@@ -55,7 +62,9 @@ def test_plain_and_amqplain_log_in(raw: Any, broker: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["guest", "nobody"])
-def test_a_wrong_password_or_user_is_refused_with_a_close_when_the_client_can_take_it(raw: Any, name: str) -> None:
+def test_a_wrong_password_or_user_is_refused_with_a_close_when_the_client_can_take_it(
+    raw: Any, name: str
+) -> None:
     client = raw(log_in=False)
     client.start()
     client.start_ok(f"\0{name}\0wrong")
@@ -76,7 +85,7 @@ def test_a_wrong_password_ends_the_connection_of_an_old_client(raw: Any) -> None
 
 
 def test_what_goes_wrong_before_the_vhost_is_open_ends_the_connection_without_a_word(raw: Any) -> None:
-    """RabbitMQ waits 3 s and closes the socket, so that nobody learns much by trying; all cases wait together."""
+    """RabbitMQ waits 3 s and closes the socket: nobody learns much by trying. All cases wait together."""
 
     def unknown_mechanism(client: RawClient) -> None:
         client.start()
@@ -95,8 +104,13 @@ def test_what_goes_wrong_before_the_vhost_is_open_ends_the_connection_without_a_
         return beyond_the_offer
 
     wrong = [
-        unknown_mechanism, channel_open_instead_of_start_ok,
-        tune(0, 131072), tune(3000, 131072), tune(2047, 0), tune(2047, 4095), tune(2047, 131073),
+        unknown_mechanism,
+        channel_open_instead_of_start_ok,
+        tune(0, 131072),
+        tune(3000, 131072),
+        tune(2047, 0),
+        tune(2047, 4095),
+        tune(2047, 131073),
     ]
     clients = [raw(log_in=False) for _ in wrong]
     for client, act in zip(clients, wrong, strict=True):
@@ -128,7 +142,8 @@ def test_more_channels_than_channel_max_are_an_error_of_the_connection(raw: Any)
     client.send(3, commands.Channel.Open())
     closed = client.expect(commands.Connection.Close, 0)
     assert (closed.reply_code, closed.reply_text) == (
-        530, "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
+        530,
+        "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
     )
 
 
@@ -185,7 +200,11 @@ def test_client_properties_are_shown_by_the_admin_api(broker: Any, raw: Any) -> 
         return [row for row in rows if row.get("client_properties", {}).get("connection_name") == name]
 
     (row,) = until(find, "the connection is listed")
-    assert (row["user"], row["vhost"], row["client_properties"]["product"]) == ("guest", broker.vhost, "interop")
+    assert (row["user"], row["vhost"], row["client_properties"]["product"]) == (
+        "guest",
+        broker.vhost,
+        "interop",
+    )
 
 
 def test_the_handshake_may_arrive_byte_by_byte(raw: Any, broker: Any) -> None:
@@ -195,7 +214,11 @@ def test_the_handshake_may_arrive_byte_by_byte(raw: Any, broker: Any) -> None:
     client.expect(commands.Connection.Start, 0)
     response = b"\0guest\0guest"
     payload = (
-        struct.pack(">HHI", 10, 11, 0) + b"\x05PLAIN" + struct.pack(">I", len(response)) + response + b"\x05en_US"
+        struct.pack(">HHI", 10, 11, 0)
+        + b"\x05PLAIN"
+        + struct.pack(">I", len(response))
+        + response
+        + b"\x05en_US"
     )
     data = struct.pack(">BHI", 1, 0, len(payload)) + payload + b"\xce"
     for byte in data:

@@ -96,8 +96,12 @@ def test_a_fanout_is_nacked_when_one_of_its_queues_refuses(channel: Any) -> None
 def test_reject_publish_dlx_sends_the_refused_one_to_the_dead_letter_exchange(channel: Any) -> None:
     queue(channel, "dead")
     queue(
-        channel, "q", x_max_length=1, x_overflow="reject-publish-dlx",
-        x_dead_letter_exchange="", x_dead_letter_routing_key="dead",
+        channel,
+        "q",
+        x_max_length=1,
+        x_overflow="reject-publish-dlx",
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
     )
     publish(channel, "q", "1")
     with pytest.raises(NackError):
@@ -112,8 +116,12 @@ def test_reject_publish_dlx_sends_the_refused_one_to_the_dead_letter_exchange(ch
 def test_plain_reject_publish_does_not_dead_letter(channel: Any) -> None:
     queue(channel, "dead")
     queue(
-        channel, "q", x_max_length=1, x_overflow="reject-publish",
-        x_dead_letter_exchange="", x_dead_letter_routing_key="dead",
+        channel,
+        "q",
+        x_max_length=1,
+        x_overflow="reject-publish",
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="dead",
     )
     publish(channel, "q", "1")
     with pytest.raises(NackError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -33,9 +34,7 @@ def test_a_queue_named_twice_by_key_and_cc_gets_one_copy(channel: Any) -> None:
 
 def test_cc_saves_a_mandatory_message_from_being_returned(channel: Any) -> None:
     queue(channel, "a")
-    channel.basic_publish(
-        "", "missing", b"m", pika.BasicProperties(headers={"CC": ["a"]}), mandatory=True
-    )
+    channel.basic_publish("", "missing", b"m", pika.BasicProperties(headers={"CC": ["a"]}), mandatory=True)
     assert take_all(channel, "a") == ["m"]
 
 
@@ -85,8 +84,7 @@ def test_a_reply_address_can_be_checked_with_a_passive_declare(channel: Any, cli
         try:
             probe.queue_declare(reply_to, passive=True)
         except ChannelClosedByBroker as closed:
-            assert closed.reply_code == 404
-            return True
+            return bool(closed.reply_code == 404)
         finally:
             if probe.connection.is_open:
                 probe.connection.close()
@@ -95,7 +93,9 @@ def test_a_reply_address_can_be_checked_with_a_passive_declare(channel: Any, cli
     pump(channel.connection, gone, "the address of a closed channel is gone")
 
 
-def test_a_reply_to_a_client_that_left_is_dropped_and_a_mandatory_one_returned(raw: Any, channel: Any) -> None:
+def test_a_reply_to_a_client_that_left_is_dropped_and_a_mandatory_one_returned(
+    raw: Any, channel: Any
+) -> None:
     queue(channel, "server")
     client = raw()
     client.channel()
@@ -119,14 +119,15 @@ def test_a_reply_to_a_client_that_left_is_dropped_and_a_mandatory_one_returned(r
 def test_misuse_of_direct_reply_to_is_a_precondition_error(clients: Any, case: str, text: str) -> None:
     channel = clients.channel()
     queue(channel, "server")
+    if case == "twice":
+        Inbox(channel, REPLY_TO, auto_ack=True)
+    acts: dict[str, Callable[[], Any]] = {
+        "acknowledged": lambda: Inbox(channel, REPLY_TO),
+        "twice": lambda: Inbox(channel, REPLY_TO, auto_ack=True),
+        "publish first": lambda: publish(channel, "server", "?", reply_to=REPLY_TO),
+    }
     with pytest.raises(ChannelClosedByBroker) as caught:
-        if case == "acknowledged":
-            Inbox(channel, REPLY_TO)
-        elif case == "twice":
-            Inbox(channel, REPLY_TO, auto_ack=True)
-            Inbox(channel, REPLY_TO, auto_ack=True)
-        else:
-            publish(channel, "server", "?", reply_to=REPLY_TO)
+        acts[case]()
     assert (caught.value.reply_code, caught.value.reply_text) == (406, text)
 
 
@@ -150,7 +151,8 @@ def test_user_id_must_be_the_user_of_the_connection(channel: Any) -> None:
     with pytest.raises(ChannelClosedByBroker) as caught:
         publish(channel, "q", "false", user_id="somebody")
     assert (caught.value.reply_code, caught.value.reply_text) == (
-        406, "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'",
+        406,
+        "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'",
     )
 
 

@@ -195,6 +195,9 @@ class FakeHost:
     def wake_queue(self, queue: Queue, at_mono: int) -> None:
         """No timers: tests give queues their turn."""
 
+    def heard(self, connection: object) -> None:
+        """No passes: tests look at the reader themselves."""
+
     def next_uid(self) -> int:
         self._last_uid += 1
         return self._last_uid

@@ -30,7 +30,13 @@ def header(size: int, properties: bytes = NO_PROPERTIES, channel: int = 1) -> by
 
 
 def publish(
-    key: bytes, body: bytes, properties: bytes = NO_PROPERTIES, *, channel: int = 1, bits: int = 0, part: int = 131064
+    key: bytes,
+    body: bytes,
+    properties: bytes = NO_PROPERTIES,
+    *,
+    channel: int = 1,
+    bits: int = 0,
+    part: int = 131064,
 ) -> bytes:
     """All frames of one publish, the body in parts of at most `part` bytes."""
     bodies = b"".join(frame(3, channel, body[i : i + part]) for i in range(0, len(body), part))

@@ -1,7 +1,8 @@
 """A disk in memory that keeps the promises of `mirrormq.log.disk`, and no more than those.
 
-Nothing is durable until `finish_next` has carried out a flush or replace and returned its token. `crash` gives the
-disk a restarted machine would find: of what was not durable, each file has lost an arbitrary end, torn at any byte.
+Nothing is durable until `finish_next` has carried out a flush or replace and returned its token. `crash`
+gives the disk a restarted machine would find: of what was not durable, each file has lost an arbitrary end,
+torn at any byte.
 """
 
 from collections.abc import Callable
@@ -88,9 +89,11 @@ class MemoryDisk:
         return after
 
     def restart(self) -> "MemoryDisk":
-        """The disk after the process alone was killed: everything written is there, flushed or not."""
-        names = self.list("")
-        return MemoryDisk({name: self.read(name) for name in names})
+        """The disk after only the process was killed: what was written can be read, but is not durable."""
+        after = MemoryDisk(self._durable)
+        for file, ops in self._ops.items():
+            after._ops[file] = [op._replace(token=0) for op in ops if op.kind != "flush"]
+        return after
 
     def damage(self, file: str, at: int, flip: int = 0xFF) -> None:
         """Change one durable byte, as a failing medium would."""

@@ -1,4 +1,4 @@
-"""Helpers for tests of definitions: short commands, comparing states, and random commands for property tests."""
+"""Helpers for tests of definitions: short commands, comparing states, random commands for property tests."""
 
 from typing import Any
 

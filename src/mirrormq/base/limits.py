@@ -106,8 +106,15 @@ turn_rounds_max = 16
 import_slice_max = 50
 """Commands of a definition file applied before the import waits for the disk and lets others go on."""
 
+close_reason_bytes_max = 200
+"""An administrator's reason for closing a connection; longer ones are cut, since a reply text has 255 octets."""
+assert close_reason_bytes_max + 40 <= short_string_bytes_max
+
 http_slice_ms = 1
 """How long one answer is built before the loop gets its turn; half of what may hold the loop."""
+
+http_held_bytes_max = 256 * 1024
+"""A longer list is sent while it is built."""
 
 http_sort_run = 512
 """Rows sorted at once; sorted runs are then merged in slices."""

@@ -2,8 +2,7 @@
 
 Guarantee: a declaration is refused in the same cases, in the same order and with the same words as by
 RabbitMQ 3.10.8, because clients match on them. Wanted differences: `x-delivery-limit` is also valid for
-classic queues, its value and that of `x-queue-master-locator` are checked, and names kept for our own later
-features are answered by 540.
+classic queues and its value is checked, and names kept for our own later features are answered by 540.
 
 RabbitMQ prints Erlang terms into these texts; `term` writes the few kinds that can occur.
 """
@@ -360,7 +359,6 @@ _QUEUE_RULES: dict[str, Rule] = {
     "x-queue-leader-locator": _one_of(
         "invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders"
     ),
-    "x-queue-master-locator": _one_of("invalid_queue_locator_arg", "client-local", "min-masters", "random"),
     "x-delivery-limit": _check_not_negative,
 }
 """In the order in which RabbitMQ checks them."""

@@ -251,6 +251,7 @@ class Connection:
         """Whatever `reason` waited for has come; go on unless something else is awaited."""
         self._parks.discard(reason)
         if not self._parks:
+            self.host.heard(self)
             self._run()
 
     def propose(self, command: Command, then: Callable[[Outcome], None], *, wait: bool) -> None:
@@ -280,7 +281,7 @@ class Connection:
                 self._on_event(event)
         finally:
             self._running = False
-        self.reader.keep()
+            self.reader.keep()
         self._read_or_pause()
 
     def _may_serve(self) -> bool:
@@ -309,8 +310,8 @@ class Connection:
         if self.state == CLOSED:
             if kind == EV_METHOD and event[1] == 0:
                 self._on_method_while_closed(event[2])
-            elif kind == EV_ERROR and event[2] in faults.FATAL:
-                self._deaf = True  # the frame boundaries are lost; nothing more can be understood
+            elif kind == EV_ERROR and event[2] in faults.NOISE:
+                self._deaf = True
             return
         try:
             if kind == EV_METHOD:
@@ -506,6 +507,8 @@ class Connection:
         self.state = CLOSED
         self._handshake = None
         self._deadline = self.host.now.mono + wait
+        if not self._running:
+            self._read_or_pause()
 
     def _hang_up(self) -> None:
         self._release()
@@ -517,7 +520,8 @@ class Connection:
     def _release(self) -> None:
         """Give back everything the connection holds. Safe to call again."""
         channels, self.channels = self.channels, {}
-        self.reader.hold_publish = False
+        self.flow.release()
+        self._parks.clear()  # what was awaited has lost its meaning, and close-ok must be heard
         for channel in channels.values():
             channel.stop()
         if self.owns_queues:

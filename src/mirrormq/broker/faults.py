@@ -9,8 +9,11 @@ from mirrormq.base.errors import AmqpError, frame_error, internal_error, precond
 from mirrormq.wire.methods import Method
 from mirrormq.wire.spec import CLASS_BASIC, FRAME_HEADER, FRAME_METHOD
 
-FATAL = frozenset({"frame_end", "too_large", "unknown_type"})
+FATAL = frozenset({"frame_end", "too_large"})
 """Errors after which the reader does not know where the next frame begins."""
+
+NOISE = FATAL | {"unknown_type"}
+"""Errors that show, on a connection already closing, that what comes is no AMQP."""
 
 _PUBLISH = 40
 _EXPECT_METHOD, _EXPECT_HEADER = 0, 1

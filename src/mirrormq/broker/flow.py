@@ -44,6 +44,8 @@ class Flow:
     def on_alarm(self) -> None:
         """The set of alarms changed, or the connection has just been opened."""
         connection = self._connection
+        if not connection.is_open:
+            return
         has_alarm = bool(connection.host.alarms)
         connection.reader.hold_publish = has_alarm
         if has_alarm or not self.is_blocked:
@@ -53,6 +55,11 @@ class Flow:
             self._is_told = False
             connection.send(methods.ConnectionUnblocked())
         connection.unpark(ALARM)
+
+    def release(self) -> None:
+        """The connection ends: nothing is held or told any more."""
+        self._connection.reader.hold_publish = False
+        self.is_blocked = self._is_told = False
 
     def on_held(self) -> None:
         """The next frame is a publish, and an alarm stands."""

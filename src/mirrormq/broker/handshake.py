@@ -128,10 +128,13 @@ class Handshake:
         connection = self.connection
         if method.mechanism not in sasl.MECHANISMS:
             raise sasl.unknown_mechanism(method.mechanism)
-        if method.mechanism not in self._mechanisms():
-            raise command_invalid(f"invalid authentication mechanism '{method.mechanism}'")
         connection.take_client_properties(method.client_properties)
         connection.auth_mechanism = method.mechanism
+        if method.mechanism not in self._mechanisms():
+            if method.mechanism == "EXTERNAL" and connection.peer.tls:
+                self._refuse_login("the client has no certificate")  # as RabbitMQ, which offers it to all on TLS
+                return
+            raise command_invalid(f"invalid authentication mechanism '{method.mechanism}'")
         credentials = sasl.parse_response(method.mechanism, method.response)
         user, password = credentials.user, credentials.password
         if method.mechanism == "EXTERNAL":

@@ -110,6 +110,10 @@ class Host(Protocol):
         """Give the queue a turn at this time."""
         ...
 
+    def heard(self, connection: "Connection") -> None:
+        """The connection serves frames in this pass: its publishes are confirmed and weighed at the end of it."""
+        ...
+
     def next_uid(self) -> int:
         """A number no channel of this node had before."""
         ...

@@ -122,12 +122,12 @@ class Queue:
     def get(self, channel: ChannelCore, no_ack: bool) -> bool:
         """Write basic.get-ok and the message at the head; False if there is none."""
         self.used_at = self.host.now.mono
-        self._admit()
+        self.turn()  # what this pass brought so far stands before the request, limits and consumers included
         return self.core.get(channel, no_ack, self.host.now.wall, self.host.now.mono)
 
     def purge(self) -> int:
         """Remove everything ready; return how many messages that were."""
-        self._admit()
+        self.turn()
         self.log.purge(self.log.end)
         count = self.core.purge()
         self.core.touch()

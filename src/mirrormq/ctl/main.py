@@ -17,7 +17,7 @@ import typer
 import mirrormq.ctl.commands  # noqa: F401  (fills the table)
 from mirrormq.ctl.faults import OK, SOFTWARE, USAGE, Failure, Misuse
 from mirrormq.ctl.options import split
-from mirrormq.ctl.registry import COMMANDS, HELP, command, session_of
+from mirrormq.ctl.registry import COMMANDS, HELP, Command, command, session_of
 from mirrormq.ctl.session import Session
 
 # typer carries its own copy of click in newer versions: its usage error is found through the public name.
@@ -88,7 +88,7 @@ def _run(session: Session, name: str | None, rest: list[str]) -> int:
     if rest and rest[0] in ("--help", "-?"):
         name, rest = "help", [name]
     try:
-        result: Any = application()(
+        result: Any = application(COMMANDS[name])(
             [name, *rest], standalone_mode=False, obj=session, prog_name="mirrormqctl"
         )
     except UsageError as error:
@@ -99,11 +99,10 @@ def _run(session: Session, name: str | None, rest: list[str]) -> int:
     return result if isinstance(result, int) else OK
 
 
-def application() -> typer.Typer:
-    """The parser over all commands."""
+def application(entry: Command) -> typer.Typer:
+    """The parser of one command; building those of all others would take longer than most commands."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
-    for entry in COMMANDS.values():
-        app.command(entry.name, rich_help_panel=entry.group, hidden=entry.is_hidden)(entry.function)
+    app.command(entry.name)(entry.function)
 
     @app.callback()
     def root() -> None:

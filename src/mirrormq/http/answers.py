@@ -7,8 +7,7 @@ A list of 10,000 rows takes tens of milliseconds; it is built and encoded in pie
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
@@ -69,7 +68,7 @@ def of_problem(problem: Problem) -> Fault:
 
 def response(value: Any, status: int = 200) -> web.Response:
     """A JSON response."""
-    return _json(msgspec.json.encode(value, enc_hook=encodable), status)
+    return _json(encoded(value), status)
 
 
 def error_response(fault: Fault) -> web.Response:
@@ -90,12 +89,49 @@ def no_content() -> web.Response:
 
 
 async def rows_response(
-    rows: Iterable[Row], shape: Callable[[Row], Any] = dict, status: int = 200
-) -> web.Response:
+    request: web.Request, rows: Iterable[Row], shape: Callable[[Row], Any] = dict
+) -> web.StreamResponse:
     """A JSON array, built in slices."""
-    encode = msgspec.json.Encoder(enc_hook=encodable).encode
-    pieces = [b",".join(batch) async for batch in slices(encode(shape(row)) for row in rows)]
-    return _json(b"[" + b",".join(pieces) + b"]", status)
+    return await pieces_response(request, array(encoded(shape(row)) for row in rows))
+
+
+async def pieces_response(
+    request: web.Request, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
+    """Pieces of JSON, made in slices; a long answer is sent while it is made and never whole in memory."""
+    batches = slices(pieces)
+    held: list[bytes] = []
+    async for batch in batches:
+        held.append(b"".join(batch))
+        if sum(map(len, held)) > limits.http_held_bytes_max:
+            return await _streamed(request, held, batches, headers)
+    found = _json(b"".join(held), 200)
+    found.headers.update(headers or {})
+    return found
+
+
+async def _streamed(
+    request: web.Request,
+    held: list[bytes],
+    batches: AsyncIterator[list[bytes]],
+    headers: Mapping[str, str] | None,
+) -> web.StreamResponse:
+    found = web.StreamResponse(headers={"cache-control": "no-cache", **(headers or {})})
+    found.content_type = "application/json"
+    await found.prepare(request)
+    await found.write(b"".join(held))
+    async for batch in batches:
+        await found.write(b"".join(batch))
+    await found.write_eof()
+    return found
+
+
+def array(items: Iterable[bytes]) -> Iterator[bytes]:
+    """A JSON array of pieces."""
+    yield b"["
+    for number, item in enumerate(items):
+        yield b"," + item if number else item
+    yield b"]"
 
 
 async def collected(items: Iterable[Item]) -> list[Item]:
@@ -145,15 +181,39 @@ async def next_turn() -> None:
     await turn
 
 
-def encodable(value: Any) -> Any:
-    """What JSON has no form for: octets that are no text are shown in base64, anything else in words."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        data = bytes(value)
-        try:
-            return data.decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(data).decode()
-    return str(value)
+def decoded(data: bytes, reason: str) -> Any:
+    """A value sent as JSON; anything that is none is refused with this reason."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise bad_request(reason) from None
+
+
+def encoded(value: Any) -> bytes:
+    """A value as JSON. Names may hold octets that are no text; a client must not break lists by them."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_readable(value))
+
+
+def _readable(value: Any) -> Any:
+    """The same value with every stray octet shown as an escape."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {_readable(name): _readable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: numbers of our own types as numbers, anything else in words."""
+    return int(value) if isinstance(value, int) else str(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
 
 
 def _json(body: bytes, status: int) -> web.Response:

@@ -1,23 +1,18 @@
 # Kernel halves of Queue, Consumer and Channel (see cores.pyx).
-from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from mirrormq.kernel.index cimport Entry, EntryHeap, EntryList, Graveyard
-from mirrormq.kernel.message cimport Message, Msg
+from mirrormq.kernel.index cimport Entry
+from mirrormq.kernel.message cimport Msg
 from mirrormq.kernel.outbuffer cimport OutBuffer
+from mirrormq.kernel.store cimport Level, QueueStore
 from mirrormq.kernel.unacked cimport Slot, UnackedRing
 
-cdef struct Range:
-    uint64_t first
-    uint64_t last
-    uint8_t reason
+cdef enum:
+    HOW_ACK = 0
+    HOW_REQUEUE = 1
+    HOW_REJECT = 2
 
-cdef struct Level:
-    EntryList ready
-    EntryHeap returned
-
-cdef class Worklist:
-    cdef list touched
+cdef uint64_t next_stamp() noexcept
 
 cdef class Group:
     cdef list members
@@ -36,6 +31,7 @@ cdef class ChannelCore(UnackedRing):
     cdef readonly uint32_t unacked
     cdef readonly uint32_t held          # unacked of consumers: what a shared prefetch counts
     cdef bint confirming                 # already in the reader's list of this pass
+    cdef uint64_t stamp                  # of the barrier being collected
     cdef list targets                    # queues published to since the last barrier
     # content being assembled, owned by the frame reader
     cdef int expect
@@ -45,9 +41,11 @@ cdef class ChannelCore(UnackedRing):
     cdef Msg* partial
     cdef uint64_t body_left
 
-    cdef int track(self, QueueCore queue, ConsumerCore consumer, const Entry* e, int64_t now_mono) except -1
+    cdef void track(self, QueueCore queue, ConsumerCore consumer, const Entry* e, int64_t now_mono) noexcept
     cdef int note_target(self, QueueCore queue) except -1
-    cdef int finish(self, Slot* s, int how) except -1
+    cdef bint is_known(self, uint64_t tag, bint multiple) noexcept
+    cdef bint end(self, uint64_t tag, bint multiple, int how) except -1
+    cdef int finish(self, uint64_t tag, int how) except -1
     cdef int finish_upto(self, uint64_t tag, int how) except -1
 
 cdef class ConsumerCore:
@@ -58,49 +56,22 @@ cdef class ConsumerCore:
     cdef readonly uint32_t unacked
     cdef readonly uint64_t delivered
 
+    cdef bint has_credit(self) noexcept
     cdef bint able(self) noexcept
 
-cdef class QueueCore:
-    cdef public object owner
-    cdef public bint dead_letter
-    cdef public bint counted             # returns go through Python: delivery limit and x-delivery-count
-    cdef public int64_t ttl_us
-    cdef readonly bint gone
-    cdef readonly uint32_t max_priority
-    cdef readonly uint64_t ready
-    cdef readonly uint64_t ready_bytes
+cdef class QueueCore(QueueStore):
     cdef readonly uint64_t unacked
     cdef readonly uint64_t unacked_bytes
-    cdef readonly uint64_t published
     cdef readonly uint64_t delivered
     cdef readonly uint64_t delivered_no_ack
     cdef readonly uint64_t got
     cdef readonly uint64_t redelivered
     cdef readonly uint64_t acked
-    cdef Worklist work
-    cdef Graveyard grave
-    cdef bint touched
-    cdef void* fed_by
-    cdef void* barrier_by
-    cdef EntryList waiting               # published, not yet in the log
-    cdef uint64_t waiting_bytes
-    cdef EntryList dying                 # rejected, expired, dropped: to be dead-lettered
-    cdef EntryList coming_back           # requeued, to be counted
-    cdef list refused
+    cdef uint64_t fed_stamp              # the last reader, and the last barrier, that noted this queue
+    cdef uint64_t barrier_stamp
     cdef list groups
-    cdef Level* levels
-    cdef uint32_t top
-    cdef Range* ranges
-    cdef uint32_t range_count
-    cdef uint32_t range_room
 
-    cpdef touch(self)
-    cdef int bury_ready(self) except -1
-    cdef int bury_all(self) except -1
-    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq) except -1
-    cdef int settle_seq(self, uint64_t seq, uint8_t reason) except -1
-    cdef Entry* head(self, Level** at) noexcept
-    cdef void pop(self, Level* at, Entry* out) noexcept
-    cdef int give_back(self, Entry* e) except -1
-    cdef int discard(self, Entry* e, uint8_t reason) except -1
-    cdef int send(self, ConsumerCore consumer, Entry* e, int64_t now_mono) except -1
+    cdef int make_room(self, ChannelCore channel, bint no_ack) except -1
+    cdef void hand_out(self, ChannelCore channel, ConsumerCore consumer, Level* at, bint no_ack,
+                       int64_t now_mono) noexcept
+    cdef int take_end(self, const Entry* e, int how) except -1

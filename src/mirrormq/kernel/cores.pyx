@@ -1,87 +1,66 @@
 # cython: language_level=3
-"""What happens per message to a queue, a consumer and a channel, as compiled loops.
+"""Who takes and returns the messages of a queue: deliveries, acks, credit, publish numbers.
 
-Guarantees: entries leave a queue in (priority, seq) order; an entry is in exactly one place (waiting,
-ready, unacked in one channel, dying, coming back); a requeued entry stands again at its own seq; the
-settled seqs of a pass come out as coalesced ranges for the log.
+Guarantees: consumers of equal priority take turns, one message each; a delivery is written to the output
+whole, or it stays in its queue; every unacked entry stands in exactly one channel until it is settled,
+returned or rejected; the queues of a confirm barrier are all that got something since the last one.
 
 Python visits a touched queue once per pass and calls admit, deliver, expire, drop; acks and plain
-publishes never enter Python. Numbers that belong together change in one function.
+publishes never enter Python. Numbers that belong together change in one function. What can fail for lack
+of memory comes before the first change.
 """
 cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
 
-from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Entry, EntryHeap, EntryList, Graveyard, heap_free,
-                                    heap_pop, heap_push, heap_top, list_front, list_front_is_run, list_join, list_pop,
-                                    list_push, list_refill, list_spill)
-from mirrormq.kernel.message cimport Message, Msg, msg_release
+from mirrormq.kernel.index cimport ENTRY_REDELIVERED, Entry, list_push
+from mirrormq.kernel.message cimport Message, msg_release
 from mirrormq.kernel.outbuffer cimport OutBuffer
+from mirrormq.kernel.store cimport ACK, AUTO, EXPIRED, REJECTED, Level, QueueStore
 from mirrormq.kernel.unacked cimport Slot, UnackedRing
 
-# Why a record left its queue (written to the log with the removal).
-REASON_ACK = 1
-REASON_AUTO = 2
-REASON_REJECTED = 3
-REASON_EXPIRED = 4
-REASON_MAXLEN = 5
-REASON_DELIVERY_LIMIT = 6
+from mirrormq.kernel.store import (REASON_ACK, REASON_AUTO, REASON_DELIVERY_LIMIT, REASON_EXPIRED,
+                                   REASON_MAXLEN, REASON_REJECTED, Worklist)
 
-cdef enum:
-    ACK = 1
-    AUTO = 2
-    REJECTED = 3
-    EXPIRED = 4
-    MAXLEN = 5
-    HOW_ACK = 0
-    HOW_REQUEUE = 1
-    HOW_REJECT = 2
+cdef uint64_t STAMP = 0
 
 
-cdef class Worklist:
-    """Queues with something to do in this pass, each once, in the order they were touched."""
-
-    def __init__(self):
-        self.touched = []
-
-    def take(self) -> list:
-        cdef list touched = self.touched
-        cdef QueueCore queue
-        self.touched = []
-        for queue in touched:
-            queue.touched = False
-        return touched
-
-    def __len__(self) -> int:
-        return len(self.touched)
+cdef uint64_t next_stamp() noexcept:
+    """A number nobody had before. Unlike an address it does not come back when its owner is gone."""
+    global STAMP
+    STAMP += 1
+    return STAMP
 
 
+@cython.final
 cdef class Group:
     """Consumers of equal priority, served in turn."""
 
-    def __init__(self, list members not None):
-        self.members = members
-        self.turn = 0
+    def __cinit__(self, list members not None):
+        self.members = [<ConsumerCore?>member for member in members]
 
 
+@cython.final
 cdef class ChannelCore(UnackedRing):
     """Delivery tags, unacked messages and publish numbers of one channel."""
 
-    def __init__(self, uint16_t number, uint64_t uid, OutBuffer out not None):
+    def __cinit__(self, uint16_t number, uint64_t uid, OutBuffer out not None):
         self.number = number
         self.uid = uid
         self.out = out
         self.flow = True
         self.targets = []
+        self.stamp = next_stamp()
 
     def __dealloc__(self):
         if self.partial != NULL:
             msg_release(self.partial)
 
-    cdef int track(self, QueueCore queue, ConsumerCore consumer, const Entry* e, int64_t now_mono) except -1:
-        cdef Slot* s = self.ring_push()
+    # -- deliveries ------------------------------------------------------------------------------
+
+    cdef void track(self, QueueCore queue, ConsumerCore consumer, const Entry* e, int64_t now_mono) noexcept:
+        cdef Slot* s = self.push(True)
         s.queue = <PyObject*>queue
         Py_INCREF(queue)
         s.consumer = <PyObject*>consumer if consumer is not None else NULL
@@ -94,70 +73,56 @@ cdef class ChannelCore(UnackedRing):
         if consumer is not None:
             consumer.unacked += 1
             self.held += 1
-        return 0
 
-    cdef int finish(self, Slot* s, int how) except -1:
+    cdef int finish(self, uint64_t tag, int how) except -1:
         """One outstanding delivery ends: settled, returned to its queue, or rejected for good."""
+        cdef Slot s = self.find(tag)[0]
         cdef QueueCore queue = <QueueCore>s.queue
-        cdef Entry e = s.e
-        Py_DECREF(queue)
-        s.queue = NULL
+        cdef uint64_t size = s.e.msg.body_len
+        queue.take_end(&s.e, how)
+        self.forget(tag)
+        self.unacked -= 1
+        queue.unacked -= 1
+        queue.unacked_bytes -= size
         if s.consumer != NULL:
             (<ConsumerCore>s.consumer).unacked -= 1
             self.held -= 1
-            Py_DECREF(<object>s.consumer)
-            s.consumer = NULL
-        self.unacked -= 1
-        queue.unacked -= 1
-        queue.unacked_bytes -= e.msg.body_len
-        if queue.gone:
-            msg_release(e.msg)
-            return 0
-        queue.touch()
-        if how == HOW_ACK:
-            queue.acked += 1
-            queue.settle_seq(e.seq, ACK)
-            msg_release(e.msg)
-        elif how == HOW_REQUEUE:
-            e.flags |= ENTRY_REDELIVERED
-            if queue.counted:
-                list_push(&queue.coming_back, &e)
-            else:
-                queue.give_back(&e)
-        else:
-            queue.discard(&e, REJECTED)
+        # Last, when all numbers are right: dropping a reference may run anything.
+        Py_XDECREF(s.consumer)
+        Py_DECREF(queue)
         return 0
 
     cdef int finish_upto(self, uint64_t tag, int how) except -1:
         """All outstanding deliveries up to `tag`, in order (0 = all)."""
         while self.slots and (tag == 0 or self.base <= tag):
-            if self.slot(0).queue != NULL:
-                self.finish(self.slot(0), how)
-            self.ring_trim()
+            self.finish(self.base, how)
         return 0
 
-    def has(self, uint64_t tag, bint multiple) -> bool:
-        """Is this delivery tag outstanding (0 with multiple: all of them)?"""
-        if tag == 0:
-            return multiple
-        return self.base <= tag < self.base + self.slots and self.slot(tag - self.base).queue != NULL
+    cdef bint is_known(self, uint64_t tag, bint multiple) noexcept:
+        return multiple if tag == 0 else self.find(tag) != NULL
 
-    def ack(self, uint64_t tag, bint multiple) -> bool:
-        return self.settle(tag, multiple, HOW_ACK)
-
-    def nack(self, uint64_t tag, bint multiple, bint requeue) -> bool:
-        return self.settle(tag, multiple, HOW_REQUEUE if requeue else HOW_REJECT)
-
-    def settle(self, uint64_t tag, bint multiple, int how) -> bool:
-        """End outstanding deliveries (0 ack, 1 requeue, 2 reject); False = unknown tag, nothing done."""
-        if not self.has(tag, multiple):
+    cdef bint end(self, uint64_t tag, bint multiple, int how) except -1:
+        if not self.is_known(tag, multiple):
             return False
         if multiple:
             self.finish_upto(tag, how)
         else:
-            self.finish(self.slot(tag - self.base), how)
-            self.ring_trim()
+            self.finish(tag, how)
         return True
+
+    def has(self, uint64_t tag, bint multiple) -> bool:
+        """Is this delivery tag outstanding (0 with multiple: all of them)?"""
+        return self.is_known(tag, multiple)
+
+    def ack(self, uint64_t tag, bint multiple) -> bool:
+        return self.end(tag, multiple, HOW_ACK)
+
+    def nack(self, uint64_t tag, bint multiple, bint requeue) -> bool:
+        return self.end(tag, multiple, HOW_REQUEUE if requeue else HOW_REJECT)
+
+    def settle(self, uint64_t tag, bint multiple, int how) -> bool:
+        """End outstanding deliveries (0 ack, 1 requeue, 2 reject); False = unknown tag, nothing done."""
+        return self.end(tag, multiple, how)
 
     def release(self) -> None:
         """Everything outstanding goes back to its queue at its own position (recover, close)."""
@@ -168,304 +133,111 @@ cdef class ChannelCore(UnackedRing):
 
     def oldest_delivery(self) -> int:
         """When the longest outstanding delivery was sent (mono µs), 0 if there is none."""
-        return self.slot(0).at if self.slots else 0
+        return self.find(self.base).at if self.slots else 0
+
+    # -- publishes -------------------------------------------------------------------------------
 
     cdef int note_target(self, QueueCore queue) except -1:
-        if queue.barrier_by != <void*>self:
-            queue.barrier_by = <void*>self
+        if queue.barrier_stamp != self.stamp:
             self.targets.append(queue)
+            queue.barrier_stamp = self.stamp
         return 0
 
     def enqueue(self, Message message not None, list targets not None) -> None:
         """Python lane: publish to these queues under this channel's current publish number."""
         cdef QueueCore queue
-        for queue in targets:
+        for target in targets:
+            queue = <QueueCore?>target
             queue.append(message.msg, self.uid, self.publish_no)
             self.note_target(queue)
 
     def take_barrier(self) -> tuple:
         """(highest publish number, queues that got something since the last call, maybe repeated)."""
         cdef list targets = self.targets
-        cdef QueueCore queue
         self.targets = []
+        self.stamp = next_stamp()
         self.confirming = False
-        for queue in targets:
-            queue.barrier_by = NULL
         return self.publish_no, targets
 
 
+@cython.final
 cdef class ConsumerCore:
     """Credit of one consumer."""
 
-    def __init__(self, ChannelCore channel not None, bytes tag not None, bint no_ack, uint32_t prefetch):
+    def __cinit__(self, ChannelCore channel not None, bytes tag not None, bint no_ack, uint32_t prefetch):
+        if len(tag) > 255:
+            raise ValueError("a consumer tag holds at most 255 bytes")
         self.channel = channel
         self.tag = tag
         self.no_ack = no_ack
         self.prefetch = prefetch
 
-    cdef bint able(self) noexcept:
-        """May it take one more message now? Stopping for lack of room marks the output as starved."""
+    cdef bint has_credit(self) noexcept:
         cdef ChannelCore ch = self.channel
         if not ch.flow or ch.closing:
             return False
-        if not self.no_ack:
-            if self.prefetch and self.unacked >= self.prefetch:
-                return False
-            if ch.prefetch_limit and ch.held >= ch.prefetch_limit:
-                return False
-        if ch.out.blocked or ch.out.used >= ch.out.high:
-            ch.out.starved = True
+        if self.no_ack:
+            return True
+        if self.prefetch and self.unacked >= self.prefetch:
+            return False
+        return not ch.prefetch_limit or ch.held < ch.prefetch_limit
+
+    cdef bint able(self) noexcept:
+        """May it take one more message now? Stopping for lack of room marks the output as starved."""
+        cdef OutBuffer out = self.channel.out
+        if not self.has_credit():
+            return False
+        if out.blocked or out.used >= out.high:
+            out.starved = True
             return False
         return True
 
     def may_take(self) -> bool:
         """Would it take a message, leaving aside whether its socket has room?"""
-        cdef ChannelCore ch = self.channel
-        return ch.flow and not ch.closing and (
-            self.no_ack or ((not self.prefetch or self.unacked < self.prefetch)
-                            and (not ch.prefetch_limit or ch.held < ch.prefetch_limit)))
+        return self.has_credit()
 
 
-@cython.no_gc_clear  # __dealloc__ still needs the graveyard
-cdef class QueueCore:
-    """Entries of one queue."""
+@cython.final
+cdef class QueueCore(QueueStore):
+    """A queue's entries and those who take them."""
 
-    def __init__(self, Worklist work not None, Graveyard grave not None, object owner, uint32_t max_priority):
-        self.work = work
-        self.grave = grave
-        self.owner = owner
-        self.max_priority = max_priority
-        self.ttl_us = -1
-        self.refused = []
+    def __cinit__(self):
         self.groups = []
-        self.levels = <Level*>calloc(max_priority + 1, sizeof(Level))
-        if self.levels == NULL:
-            raise MemoryError()
-
-    def __dealloc__(self):
-        if self.levels != NULL:
-            self.bury_all()
-            free(self.levels)
-        free(self.ranges)
-
-    cdef int bury_ready(self) except -1:
-        cdef uint32_t i
-        for i in range(self.max_priority + 1):
-            self.grave.bury(&self.levels[i].ready)
-            self.grave.bury_heap(&self.levels[i].returned)
-        self.ready = 0
-        self.ready_bytes = 0
-        self.top = 0
-        return 0
-
-    cdef int bury_all(self) except -1:
-        self.bury_ready()
-        self.grave.bury(&self.waiting)
-        self.grave.bury(&self.dying)
-        self.grave.bury(&self.coming_back)
-        self.waiting_bytes = 0
-        return 0
-
-    cpdef touch(self):
-        if not self.touched and not self.gone:
-            self.touched = True
-            self.work.touched.append(self)
-
-    # -- publish ---------------------------------------------------------------------------------
-
-    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq) except -1:
-        cdef Entry e
-        if self.gone:
-            return 0
-        m.refs += 1
-        e = Entry(m, 0, 0, pid, pseq, 0, 0)
-        list_push(&self.waiting, &e)
-        self.waiting_bytes += m.body_len
-        self.touch()
-        return 0
-
-    def push(self, Message message not None, uint64_t pid=0, uint64_t pseq=0) -> None:
-        self.append(message.msg, pid, pseq)
-
-    @property
-    def pending(self) -> int:
-        return self.waiting.count
-
-    def fitting(self, uint64_t max_length, uint64_t max_bytes) -> int:
-        """How many waiting entries from the first on fit into these limits."""
-        cdef uint64_t room = max_length - self.ready if max_length > self.ready else 0
-        cdef uint64_t bytes_left = max_bytes - self.ready_bytes if max_bytes > self.ready_bytes else 0
-        cdef uint64_t n = 0
-        cdef uint32_t i
-        c = self.waiting.front
-        while c != NULL:
-            for i in range(c.head, c.tail):
-                e = &(<Entry*>((<uint8_t*>c) + sizeof(c[0])))[i]
-                if n == room or e.msg.body_len > bytes_left:
-                    return n
-                bytes_left -= e.msg.body_len
-                n += 1
-            c = c.next
-        return n
-
-    def admit(self, uint64_t n, uint64_t first_seq, int64_t now_wall) -> None:
-        """The first n waiting entries are in the log from first_seq on: now they are ready."""
-        cdef Entry e
-        cdef uint32_t level
-        cdef int64_t ttl
-        while n:
-            e = list_front(&self.waiting)[0]
-            list_pop(&self.waiting)
-            self.waiting_bytes -= e.msg.body_len
-            e.seq = first_seq
-            first_seq += 1
-            ttl = e.msg.ttl_us
-            if self.ttl_us >= 0 and (ttl < 0 or self.ttl_us < ttl):
-                ttl = self.ttl_us
-            if ttl >= 0:
-                e.expiry = now_wall + ttl
-            level = e.msg.priority if e.msg.priority < self.max_priority else self.max_priority
-            self.ready += 1
-            self.ready_bytes += e.msg.body_len
-            self.published += 1
-            if level > self.top:
-                self.top = level
-            list_push(&self.levels[level].ready, &e)
-            n -= 1
-
-    def refuse(self, uint64_t n, bint to_dead_letter) -> None:
-        """The first n waiting entries are not accepted (overflow): told to their publishers, maybe dead-lettered."""
-        cdef Entry e
-        while n:
-            e = list_front(&self.waiting)[0]
-            list_pop(&self.waiting)
-            self.waiting_bytes -= e.msg.body_len
-            self.refused.append((e.pid, e.pseq))
-            if to_dead_letter and self.dead_letter:
-                e.flags |= MAXLEN << REASON_SHIFT
-                list_push(&self.dying, &e)
-            else:
-                msg_release(e.msg)
-            n -= 1
-
-    def take_refused(self) -> list:
-        cdef list refused = self.refused
-        self.refused = []
-        return refused
-
-    # -- the head of the queue -------------------------------------------------------------------
-
-    cdef Entry* head(self, Level** at) noexcept:
-        """The entry to deliver next, or NULL (empty, or its level begins with a run to be read back)."""
-        cdef Level* level
-        cdef Entry* first
-        cdef Entry* back
-        while True:
-            level = &self.levels[self.top]
-            back = heap_top(&level.returned)
-            first = list_front(&level.ready)
-            at[0] = level
-            if back != NULL and (first == NULL or back.seq < first.seq):
-                if first == NULL and list_front_is_run(&level.ready) and level.ready.front.first < back.seq:
-                    return NULL
-                return back
-            if first != NULL:
-                return first
-            if self.top == 0 or list_front_is_run(&level.ready):
-                return NULL
-            self.top -= 1
-
-    cdef void pop(self, Level* at, Entry* out) noexcept:
-        """Take what head() returned; ready counts no longer include it."""
-        cdef Entry* back = heap_top(&at.returned)
-        cdef Entry* first = list_front(&at.ready)
-        if back != NULL and (first == NULL or back.seq < first.seq):
-            out[0] = back[0]
-            heap_pop(&at.returned)
-        else:
-            out[0] = first[0]
-            list_pop(&at.ready)
-        self.ready -= 1
-        self.ready_bytes -= out.msg.body_len
-
-    cdef int give_back(self, Entry* e) except -1:
-        """Ready again, at its own seq."""
-        cdef uint32_t level = e.msg.priority if e.msg.priority < self.max_priority else self.max_priority
-        heap_push(&self.levels[level].returned, e)
-        if level > self.top:
-            self.top = level
-        self.ready += 1
-        self.ready_bytes += e.msg.body_len
-        return 0
-
-    cdef int discard(self, Entry* e, uint8_t reason) except -1:
-        """Out of the queue for `reason`: kept for dead-lettering, or settled."""
-        if self.dead_letter:
-            e.flags = (e.flags & ((1 << REASON_SHIFT) - 1)) | (<uint32_t>reason << REASON_SHIFT)
-            list_push(&self.dying, e)
-            return 0
-        self.settle_seq(e.seq, reason)
-        msg_release(e.msg)
-        return 0
-
-    cdef int settle_seq(self, uint64_t seq, uint8_t reason) except -1:
-        cdef Range* r
-        cdef Range* bigger
-        if self.range_count:
-            r = &self.ranges[self.range_count - 1]
-            if r.reason == reason and r.last + 1 == seq:
-                r.last = seq
-                return 0
-        if self.range_count == self.range_room:
-            bigger = <Range*>realloc(self.ranges, (self.range_room * 2 + 8) * sizeof(Range))
-            if bigger == NULL:
-                raise MemoryError()
-            self.ranges = bigger
-            self.range_room = self.range_room * 2 + 8
-        self.ranges[self.range_count] = Range(seq, seq, reason)
-        self.range_count += 1
-        return 0
-
-    def take_settled(self) -> list:
-        """(first seq, last seq, reason) of what left the queue since the last call."""
-        cdef list out = []
-        cdef uint32_t i
-        for i in range(self.range_count):
-            out.append((self.ranges[i].first, self.ranges[i].last, self.ranges[i].reason))
-        self.range_count = 0
-        return out
-
-    # -- delivery --------------------------------------------------------------------------------
 
     def set_consumers(self, list groups not None) -> None:
         """Consumers as lists by falling priority; within a list they take turns."""
         self.groups = [Group(members) for members in groups]
 
-    cdef int send(self, ConsumerCore consumer, Entry* e, int64_t now_mono) except -1:
-        cdef ChannelCore ch = consumer.channel
-        cdef bint again = e.flags & ENTRY_REDELIVERED
-        cdef uint64_t tag = ch.assign_tag(not consumer.no_ack)
-        ch.out.put_deliver(ch.number, consumer.tag, tag, again, e.msg)
-        consumer.delivered += 1
-        self.redelivered += again
-        if consumer.no_ack:
-            self.delivered_no_ack += 1
+    cdef int make_room(self, ChannelCore channel, bint no_ack) except -1:
+        """After this (and with the delivery written) hand_out cannot fail."""
+        if no_ack:
+            self.make_range_room()
+        if not no_ack or channel.slots:
+            channel.make_room()
+        return 0
+
+    cdef void hand_out(self, ChannelCore channel, ConsumerCore consumer, Level* at, bint no_ack,
+                       int64_t now_mono) noexcept:
+        """The head of the queue was written to the channel: unacked there from now on, or settled."""
+        cdef Entry e
+        self.pop(at, &e)
+        self.redelivered += e.flags & ENTRY_REDELIVERED
+        if no_ack:
+            channel.push(False)
             self.settle_seq(e.seq, AUTO)
             msg_release(e.msg)
         else:
-            self.delivered += 1
-            ch.track(self, consumer, e, now_mono)
-        return 0
+            channel.track(self, consumer, &e, now_mono)
 
     def deliver(self, int64_t now_wall, int64_t now_mono, uint64_t upto=0xffffffffffffffff) -> int:
         """Give ready entries with seq <= upto to consumers in turn, until either side has no more."""
         cdef Group group
         cdef ConsumerCore consumer
+        cdef ChannelCore ch
         cdef Level* at = NULL
         cdef Entry* first
-        cdef Entry e
         cdef Py_ssize_t n, idle
-        cdef int sent = 0
+        cdef int64_t sent = 0
         for group in self.groups:
             n = len(group.members)
             idle = 0
@@ -473,20 +245,27 @@ cdef class QueueCore:
                 if group.turn >= n:
                     group.turn = 0
                 consumer = <ConsumerCore>group.members[group.turn]
+                group.turn += 1
                 if not consumer.able():
-                    group.turn += 1
                     idle += 1
                     continue
                 first = self.head(&at)
                 while first != NULL and first.expiry and first.expiry < now_wall:
-                    self.pop(at, &e)
-                    self.discard(&e, EXPIRED)
+                    self.remove(at, first, EXPIRED)
                     first = self.head(&at)
                 if first == NULL or first.seq > upto:
+                    group.turn -= 1
                     return sent
-                self.pop(at, &e)
-                self.send(consumer, &e, now_mono)
-                group.turn += 1
+                ch = consumer.channel
+                self.make_room(ch, consumer.no_ack)
+                ch.out.put_deliver(ch.number, consumer.tag, ch.next_tag, first.flags & ENTRY_REDELIVERED,
+                                   first.msg)
+                self.hand_out(ch, consumer, at, consumer.no_ack, now_mono)
+                consumer.delivered += 1
+                if consumer.no_ack:
+                    self.delivered_no_ack += 1
+                else:
+                    self.delivered += 1
                 idle = 0
                 sent += 1
         return sent
@@ -496,108 +275,43 @@ cdef class QueueCore:
         """basic.get: writes get-ok and content; False = nothing ready."""
         cdef Level* at = NULL
         cdef Entry* first
-        cdef Entry e
-        cdef uint64_t tag
+        cdef uint64_t before = self.ready
         self.expire(now_wall)
+        if self.ready != before:
+            self.note_touch()  # what expired is settled or dead-lettered in the turn
         first = self.head(&at)
         if first == NULL or first.seq > upto:
             return False
-        self.pop(at, &e)
-        tag = channel.assign_tag(not no_ack)
+        self.note_touch()
+        self.make_room(channel, no_ack)
+        channel.out.put_get_ok(channel.number, channel.next_tag, first.flags & ENTRY_REDELIVERED, first.msg,
+                               <uint32_t>min(self.ready - 1, <uint64_t>0xffffffff))
+        self.hand_out(channel, None, at, no_ack, now_mono)
         self.got += 1
-        self.redelivered += e.flags & ENTRY_REDELIVERED
-        channel.out.put_get_ok(channel.number, tag, e.flags & ENTRY_REDELIVERED, e.msg, <uint32_t>self.ready)
-        if no_ack:
-            self.settle_seq(e.seq, AUTO)
-            msg_release(e.msg)
-        else:
-            channel.track(self, None, &e, now_mono)
-        self.touch()
         return True
 
-    # -- removal ---------------------------------------------------------------------------------
-
-    def expire(self, int64_t now_wall) -> int:
-        """Discard expired entries at the head of every level; returns when the next head expires (0 = never)."""
-        cdef int64_t soonest = 0
-        cdef uint32_t i
-        cdef Level* level
-        cdef Entry* first
-        cdef Entry* back
-        cdef Entry e
-        for i in range(self.max_priority + 1):
-            level = &self.levels[i]
-            while True:
-                first = list_front(&level.ready)
-                back = heap_top(&level.returned)
-                if back != NULL and (first == NULL or back.seq < first.seq):
-                    first = back
-                if first == NULL or not first.expiry:
-                    break
-                if first.expiry > now_wall:
-                    if soonest == 0 or first.expiry < soonest:
-                        soonest = first.expiry
-                    break
-                self.pop(level, &e)
-                self.discard(&e, EXPIRED)
-        return soonest
-
-    def drop_head(self, uint64_t max_length, uint64_t max_bytes) -> int:
-        """Discard from the head until the limits hold."""
-        cdef Level* at = NULL
-        cdef Entry e
-        cdef int dropped = 0
-        while self.ready > max_length or self.ready_bytes > max_bytes:
-            if self.head(&at) == NULL:
-                break
-            self.pop(at, &e)
-            self.discard(&e, MAXLEN)
-            dropped += 1
-        return dropped
-
-    def take_dying(self) -> list:
-        """(message, seq, reason) of entries to dead-letter; with this they have left the queue."""
-        cdef list out = []
-        cdef Entry e
-        cdef uint8_t reason
-        while self.dying.count:
-            e = list_front(&self.dying)[0]
-            list_pop(&self.dying)
-            reason = <uint8_t>(e.flags >> REASON_SHIFT)
-            out.append((Message.wrap(e.msg), e.seq, reason))
-            if e.seq:
-                self.settle_seq(e.seq, reason)
+    cdef int take_end(self, const Entry* e, int how) except -1:
+        """A delivery of this entry ended; the reference to its message is taken over."""
+        cdef Entry back
+        if self.gone:
             msg_release(e.msg)
-        return out
-
-    def take_coming_back(self) -> list:
-        """(message, seq, expiry, deliveries so far) of requeued entries of a counted queue."""
-        cdef list out = []
-        cdef Entry e
-        while self.coming_back.count:
-            e = list_front(&self.coming_back)[0]
-            list_pop(&self.coming_back)
-            out.append((Message.wrap(e.msg), e.seq, e.expiry, e.deliveries))
+            return 0
+        self.note_touch()
+        if how == HOW_ACK:
+            self.make_range_room()
+            self.settle_seq(e.seq, ACK)
+            self.acked += 1
             msg_release(e.msg)
-        return out
-
-    def put_back(self, Message message not None, uint64_t seq, int64_t expiry, uint32_t deliveries) -> None:
-        """A counted entry is ready again, with its message as it now reads."""
-        cdef Entry e = Entry(message.msg, seq, expiry, 0, 0, ENTRY_REDELIVERED, deliveries)
-        message.msg.refs += 1
-        self.give_back(&e)
-
-    def throw_away(self, Message message not None, uint64_t seq, uint8_t reason) -> None:
-        """A counted entry has used up its deliveries."""
-        cdef Entry e = Entry(message.msg, seq, 0, 0, 0, ENTRY_REDELIVERED, 0)
-        message.msg.refs += 1
-        self.discard(&e, reason)
-
-    def purge(self) -> int:
-        """All ready entries leave at once; memory is given back in slices."""
-        cdef uint64_t count = self.ready
-        self.bury_ready()
-        return count
+        elif how == HOW_REQUEUE:
+            back = e[0]
+            back.flags |= ENTRY_REDELIVERED
+            if self.counted:
+                list_push(&self.coming_back, &back)
+            else:
+                self.give_back(&back)
+        else:
+            self.discard(e, REJECTED)
+        return 0
 
     def destroy(self) -> int:
         """The queue is deleted: later acks of its messages change nothing. Returns ready + waiting."""
@@ -606,33 +320,3 @@ cdef class QueueCore:
         self.bury_all()
         self.groups = []
         return count
-
-    # -- what lies only in the log ---------------------------------------------------------------
-
-    def spill(self, uint64_t keep) -> int:
-        """Entries behind the first `keep` of each level leave memory (they are in the log)."""
-        cdef uint64_t freed = 0
-        cdef uint32_t i
-        for i in range(self.max_priority + 1):
-            freed += list_spill(&self.levels[i].ready, keep)
-        return freed
-
-    def wanted(self) -> tuple | None:
-        """(level, first seq, last seq, count) of the run that must be read back before more can be delivered."""
-        cdef Level* at = NULL
-        if self.ready == 0 or self.head(&at) != NULL or not list_front_is_run(&at.ready):
-            return None
-        c = at.ready.front
-        return self.top, c.first, c.last, c.count
-
-    def refill(self, uint32_t level, list rows not None, uint64_t upto) -> None:
-        """Rows (message, seq, expiry, redelivered, deliveries) read back for the front run, through seq `upto`."""
-        cdef EntryList loaded = EntryList(NULL, NULL, 0)
-        cdef Message message
-        cdef Entry e
-        for message, seq, expiry, again, deliveries in rows:
-            e = Entry(message.msg, seq, expiry, 0, 0, ENTRY_REDELIVERED if again else 0, deliveries)
-            message.msg.refs += 1
-            list_push(&loaded, &e)
-        list_refill(&self.levels[level].ready, &loaded, upto)
-        self.touch()

@@ -17,9 +17,9 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
-from mirrormq.kernel.cores cimport ChannelCore, QueueCore
-from mirrormq.kernel.message cimport (Message, Msg, PropInfo, be16, be32, be64, msg_body, msg_new, msg_release,
-                                      walk_properties)
+from mirrormq.kernel.cores cimport HOW_ACK, HOW_REJECT, HOW_REQUEUE, ChannelCore, QueueCore, next_stamp
+from mirrormq.kernel.message cimport (Message, Msg, PropInfo, be16, be32, be64, msg_body, msg_new,
+                                      msg_release, walk_properties)
 
 EV_METHOD = 1
 EV_PUBLISH = 2
@@ -39,24 +39,25 @@ cdef enum:
     EXPECT_BODY = 2
     BIT_MANDATORY = 1
     BIT_IMMEDIATE = 2
-    SNIPPET = 16
+    SNIPPET = 600  # an error text may quote a whole basic.publish
     CARRY_KEEP = 4096
     MEMO_MAX = 4096
 
 
 @cython.final
 cdef class Route:
-    """Where messages with this exchange and key go; `plain` = decided by those two alone, all checks passed."""
+    """Where messages with this exchange and key go; `plain` = those two alone decide, all checks passed."""
     cdef readonly bytes exchange
     cdef readonly bytes routing_key
     cdef readonly list targets
     cdef readonly bint plain
     cdef bytes raw
 
-    def __init__(self, bytes exchange not None, bytes routing_key not None, list targets not None, bint plain):
+    def __cinit__(self, bytes exchange not None, bytes routing_key not None, list targets not None,
+                  bint plain):
         self.exchange = exchange
         self.routing_key = routing_key
-        self.targets = targets
+        self.targets = [<QueueCore?>target for target in targets]
         self.plain = plain
         self.raw = bytes((len(exchange),)) + exchange + bytes((len(routing_key),)) + routing_key
 
@@ -68,31 +69,35 @@ cdef class RouteMemo:
     cdef dict known
     cdef Route last
 
-    def __init__(self, resolve):
+    def __cinit__(self, resolve):
         self.resolve = resolve
         self.known = {}
-        self.last = None
 
     def clear(self) -> None:
-        self.known.clear()
+        self.known = {}
         self.last = None
 
     cdef Route find(self, const uint8_t* raw, Py_ssize_t n):
         """`raw` is [len][exchange][len][key]."""
         cdef Route route = self.last
-        if route is not None and PyBytes_GET_SIZE(route.raw) == n and memcmp(PyBytes_AS_STRING(route.raw), raw, n) == 0:
+        if (route is not None and PyBytes_GET_SIZE(route.raw) == n
+                and memcmp(PyBytes_AS_STRING(route.raw), raw, n) == 0):
             return route
         cdef bytes key = PyBytes_FromStringAndSize(<const char*>raw, n)
-        route = self.known.get(key)
+        cdef dict known = self.known
+        route = known.get(key)
         if route is None:
-            route = self.resolve(key[1:1 + raw[0]], key[2 + raw[0]:])
-            if len(self.known) >= MEMO_MAX:
-                self.known.clear()
-            self.known[key] = route
+            route = <Route?>self.resolve(key[1:1 + raw[0]], key[2 + raw[0]:])
+            if known is not self.known:
+                return route  # cleared meanwhile: good for this message, but not to be remembered
+            if len(known) >= MEMO_MAX:
+                known.clear()
+            known[key] = route
         self.last = route
         return route
 
 
+@cython.final
 cdef class FrameReader:
     """Frames of one connection."""
     cdef public uint32_t frame_max
@@ -105,6 +110,8 @@ cdef class FrameReader:
     cdef ChannelCore last
     cdef list fed
     cdef list confirming
+    cdef uint64_t stamp           # of the list `fed`
+    cdef bint busy                # inside next(): the read position belongs to it
     # input: first the carried bytes, then the view
     cdef Py_buffer view
     cdef bint has_view
@@ -115,12 +122,14 @@ cdef class FrameReader:
     cdef size_t carry_room
     # a body frame being copied into its message
     cdef uint32_t frame_left
+    cdef uint32_t frame_size
     cdef bint in_body
     cdef ChannelCore body_channel
 
-    def __init__(self, uint32_t frame_max=4096, uint64_t max_message_size=134217728):
+    def __cinit__(self, uint32_t frame_max=4096, uint64_t max_message_size=134217728):
         self.frame_max = frame_max
         self.max_message_size = max_message_size
+        self.stamp = next_stamp()
         self.channels = {}
         self.fed = []
         self.confirming = []
@@ -134,6 +143,7 @@ cdef class FrameReader:
 
     def add_channel(self, ChannelCore channel not None) -> None:
         self.channels[channel.number] = channel
+        self.last = None
 
     def remove_channel(self, uint16_t number) -> None:
         self.channels.pop(number, None)
@@ -150,10 +160,8 @@ cdef class FrameReader:
     def take_fed(self) -> list:
         """Queues this connection published to since the last call, maybe repeated."""
         cdef list fed = self.fed
-        cdef QueueCore queue
         self.fed = []
-        for queue in fed:
-            queue.fed_by = NULL
+        self.stamp = next_stamp()
         return fed
 
     def take_confirming(self) -> list:
@@ -172,6 +180,7 @@ cdef class FrameReader:
         """Input for `next`; the buffer must stay as it is until `keep`."""
         if self.has_view:
             raise ValueError("keep() was not called")
+        self.check_idle()
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         self.has_view = True
         self.view_at = 0
@@ -180,6 +189,7 @@ cdef class FrameReader:
         """Copy what was not read; afterwards nothing refers to the buffer that was fed."""
         if not self.has_view:
             return
+        self.check_idle()
         if self.view_at < self.view.len:
             self.carry_more(self.view.len - self.view_at)
         PyBuffer_Release(&self.view)
@@ -190,6 +200,12 @@ cdef class FrameReader:
             self.carry_room = 0
             self.carry_at = 0
             self.carry_len = 0
+
+    cdef int check_idle(self) except -1:
+        """What a route lookup calls must not move the bytes that are just being read."""
+        if self.busy:
+            raise RuntimeError("the reader is inside next()")
+        return 0
 
     cdef int carry_more(self, size_t n) except -1:
         """Move n bytes from the view to the end of the carried ones."""
@@ -239,7 +255,9 @@ cdef class FrameReader:
 
     def read(self, size_t n) -> bytes | None:
         """n raw bytes (the protocol header), or None until they are there."""
-        cdef const uint8_t* p = self.want(n)
+        cdef const uint8_t* p
+        self.check_idle()
+        p = self.want(n) if n else NULL
         if p == NULL:
             return None
         cdef bytes out = PyBytes_FromStringAndSize(<const char*>p, <Py_ssize_t>n)
@@ -250,6 +268,14 @@ cdef class FrameReader:
 
     def next(self) -> tuple | None:
         """The next event that Python must see; None = everything that arrived is handled."""
+        self.check_idle()
+        self.busy = True
+        try:
+            return self.run()
+        finally:
+            self.busy = False
+
+    cdef object run(self):
         cdef const uint8_t* p
         cdef uint32_t size
         cdef uint16_t number
@@ -269,9 +295,8 @@ cdef class FrameReader:
             kind = p[0]
             number = be16(p + 1)
             size = be32(p + 3)
-            if kind != FRAME_METHOD and kind != FRAME_HEADER and kind != FRAME_BODY and kind != FRAME_HEARTBEAT:
-                return self.error(number, "unknown_type", kind, size, p + 7, 0)
-            if self.frame_max and size > self.frame_max - FRAME_OVERHEAD:
+            # As RabbitMQ: the payload, not the frame, is held against frame-max, before the type is seen.
+            if self.frame_max and size > self.frame_max:
                 return self.error(number, "too_large", kind, size, p + 7, 0)
             if kind == FRAME_BODY and self.starts_body(number, size):
                 self.skip(7)
@@ -289,15 +314,20 @@ cdef class FrameReader:
             if event is not None:
                 return event
 
-    cdef object error(self, uint16_t number, str code, uint8_t kind, uint64_t detail, const uint8_t* p, uint32_t size):
+    cdef object error(self, uint16_t number, str code, uint8_t kind, uint64_t detail, const uint8_t* p,
+                      uint32_t size):
         cdef Py_ssize_t n = min(size, <uint32_t>SNIPPET)
         return (EV_ERROR, number, code, kind, detail, PyBytes_FromStringAndSize(<const char*>p, n))
 
     cdef object frame(self, uint8_t kind, uint16_t number, const uint8_t* p, uint32_t size):
         """One whole frame → an event for Python, or None when it is done with."""
         cdef ChannelCore ch
+        if kind != FRAME_METHOD and kind != FRAME_HEADER and kind != FRAME_BODY and kind != FRAME_HEARTBEAT:
+            return self.error(number, "unknown_type", kind, size, p, size)
         if kind == FRAME_HEARTBEAT:
-            return None if number == 0 and size == 0 else self.error(number, "bad_heartbeat", kind, size, p, size)
+            if number == 0 and size == 0:
+                return None
+            return self.error(number, "bad_heartbeat", kind, size, p, size)
         ch = self.channel(number)
         if ch is None:
             if kind == FRAME_METHOD:
@@ -322,21 +352,17 @@ cdef class FrameReader:
         if id == 0x003c0028:
             return self.publish(ch, p + 4, size - 4)
         if id == 0x003c0050 and size == 13:
-            return self.settle(ch, "ack", be64(p + 4), p[12] & 1, False)
+            return self.settle(ch, "ack", be64(p + 4), p[12] & 1, HOW_ACK)
         if id == 0x003c0078 and size == 13:
-            return self.settle(ch, "nack", be64(p + 4), p[12] & 1, p[12] & 2)
+            return self.settle(ch, "nack", be64(p + 4), p[12] & 1, HOW_REQUEUE if p[12] & 2 else HOW_REJECT)
         if id == 0x003c005a and size == 13:
-            return self.settle(ch, "reject", be64(p + 4), False, p[12] & 1)
+            return self.settle(ch, "reject", be64(p + 4), False, HOW_REQUEUE if p[12] & 1 else HOW_REJECT)
         return (EV_METHOD, ch.number, PyBytes_FromStringAndSize(<const char*>p, size))
 
-    cdef object settle(self, ChannelCore ch, str kind, uint64_t tag, bint multiple, bint requeue):
-        if not ch.tx:
-            if kind == "ack":
-                if ch.ack(tag, multiple):
-                    return None
-            elif ch.nack(tag, multiple, requeue):
-                return None
-        return (EV_ACK, ch.number, kind, tag, multiple, requeue)
+    cdef object settle(self, ChannelCore ch, str kind, uint64_t tag, bint multiple, int how):
+        if not ch.tx and ch.end(tag, multiple, how):
+            return None
+        return (EV_ACK, ch.number, kind, tag, multiple, how == HOW_REQUEUE)
 
     cdef object publish(self, ChannelCore ch, const uint8_t* p, uint32_t size):
         """reserved u16, exchange, routing key, bits; the content follows in its own frames."""
@@ -363,16 +389,16 @@ cdef class FrameReader:
             return self.error(ch.number, "bad_header", FRAME_HEADER, size, p, size)
         if be16(p) != 60:
             return self.error(ch.number, "class_mismatch", FRAME_HEADER, be16(p), p, size)
+        if be16(p + 2) != 0:
+            return self.error(ch.number, "bad_weight", FRAME_HEADER, be16(p + 2), p, size)
         body_size = be64(p + 4)
         if body_size > self.max_message_size:
             return self.error(ch.number, "message_too_big", FRAME_HEADER, body_size, p, size)
         if not walk_properties(p + 12, size - 12, &info):
             return self.error(ch.number, "bad_header", FRAME_HEADER, size, p, size)
-        if ch.partial != NULL:
-            msg_release(ch.partial)
-        ch.partial = NULL
-        ch.partial = msg_new(<const uint8_t*>PyBytes_AS_STRING(route.raw), <uint16_t>PyBytes_GET_SIZE(route.raw),
-                             p + 12, size - 12, body_size, &info)
+        self.drop_partial(ch)
+        ch.partial = msg_new(<const uint8_t*>PyBytes_AS_STRING(route.raw),
+                             <uint16_t>PyBytes_GET_SIZE(route.raw), p + 12, size - 12, body_size, &info)
         ch.needs_python = info.needs_python
         ch.body_left = body_size
         if body_size == 0:
@@ -381,13 +407,14 @@ cdef class FrameReader:
         return None
 
     cdef bint starts_body(self, uint16_t number, uint32_t size):
-        """Is this the head of a body frame that its channel waits for? Then its bytes go straight to the message."""
+        """Is this the head of a body frame its channel waits for? Its bytes go straight to the message."""
         cdef ChannelCore ch = self.channel(number)
         if ch is None or ch.closing or ch.expect != EXPECT_BODY or size > ch.body_left:
             return False
         self.in_body = True
         self.body_channel = ch
         self.frame_left = size
+        self.frame_size = size
         return True
 
     cdef object copy_body(self):
@@ -395,6 +422,7 @@ cdef class FrameReader:
         cdef ChannelCore ch = self.body_channel
         cdef size_t n
         cdef const uint8_t* p
+        cdef const uint8_t* body
         while self.frame_left:
             n = min(self.available(), <size_t>self.frame_left)
             if n == 0:
@@ -408,7 +436,8 @@ cdef class FrameReader:
         if p == NULL:
             return None
         if p[0] != FRAME_END:
-            return self.error(ch.number, "frame_end", FRAME_BODY, p[0], p, 0)
+            body = msg_body(ch.partial) + (ch.partial.body_len - ch.body_left - self.frame_size)
+            return self.error(ch.number, "frame_end", FRAME_BODY, p[0], body, self.frame_size)
         self.skip(1)
         self.in_body = False
         self.body_channel = None
@@ -421,11 +450,10 @@ cdef class FrameReader:
         cdef Msg* m = ch.partial
         cdef QueueCore queue
         cdef object event
-        ch.partial = NULL
         ch.route = None
         ch.expect = EXPECT_METHOD
         if ch.closing:  # the channel failed while its body was still arriving
-            msg_release(m)
+            self.drop_partial(ch)
             return None
         self.published += 1
         if ch.confirm:
@@ -436,17 +464,24 @@ cdef class FrameReader:
         if not route.plain or ch.needs_python or ch.tx or ch.publish_bits & BIT_IMMEDIATE:
             event = (EV_PUBLISH, ch.number, Message.wrap(m), bool(ch.publish_bits & BIT_MANDATORY),
                      bool(ch.publish_bits & BIT_IMMEDIATE))
-            msg_release(m)
+            self.drop_partial(ch)
             return event
         for queue in route.targets:
             queue.append(m, ch.uid, ch.publish_no)
-            if queue.fed_by != <void*>self:
-                queue.fed_by = <void*>self
+            if queue.fed_stamp != self.stamp:
                 self.fed.append(queue)
+                queue.fed_stamp = self.stamp
             if ch.confirm:
                 ch.note_target(queue)
-        msg_release(m)
+        self.drop_partial(ch)
         return None
+
+    cdef void drop_partial(self, ChannelCore ch) noexcept:
+        """The channel's own reference goes last: an exception before it leaks nothing."""
+        cdef Msg* m = ch.partial
+        ch.partial = NULL
+        if m != NULL:
+            msg_release(m)
 
     def note_fed(self, QueueCore queue not None) -> None:
         """The Python lane published to this queue."""

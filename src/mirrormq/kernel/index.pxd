@@ -57,4 +57,5 @@ cdef class Graveyard:
     cdef EntryList dead
 
     cdef void bury(self, EntryList* l) noexcept
-    cdef int bury_heap(self, EntryHeap* h) except -1
+    cdef void bury_heap(self, EntryHeap* h) noexcept
+    cdef void free_some(self, uint64_t most) noexcept

@@ -1,2 +1,5 @@
+from typing import final
+
+@final
 class Graveyard:
     def free(self, most: int) -> int: ...

@@ -11,6 +11,7 @@
 A list whose back is a run grows only by counting: entries behind a run are never kept in memory,
 otherwise order would depend on when they were loaded.
 """
+cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 
@@ -146,13 +147,15 @@ cdef uint64_t list_spill(EntryList* l, uint64_t keep) except? 0xffffffffffffffff
 
 
 cdef int list_refill(EntryList* l, EntryList* loaded, uint64_t upto) except -1:
-    """Put entries read back from the log in front of the run they belong to; the run now begins after `upto`."""
+    """Put entries read back from the log in front of their run, which now begins after `upto`."""
     cdef Chunk* run = l.front
     cdef Chunk* rest
     if run == NULL or run.cap != 0:
         raise ValueError("the list does not begin with a run")
     if loaded.count > run.count:
         raise ValueError("more entries than the run holds")
+    if upto >= run.last and loaded.count < run.count:
+        raise ValueError("fewer entries than the run holds")  # it could never be emptied
     run.count -= loaded.count
     run.first = upto + 1
     l.count -= loaded.count
@@ -208,19 +211,21 @@ cdef void heap_pop(EntryHeap* h) noexcept:
     cdef uint64_t child
     cdef Entry last
     h.count -= 1
-    if h.count:
-        last = heap_at(h, h.count)[0]
-        while True:
-            child = 2 * i + 1
-            if child >= h.count:
-                break
-            if child + 1 < h.count and heap_at(h, child + 1).seq < heap_at(h, child).seq:
-                child += 1
-            if last.seq <= heap_at(h, child).seq:
-                break
-            heap_at(h, i)[0] = heap_at(h, child)[0]
-            i = child
-        heap_at(h, i)[0] = last
+    if h.count == 0:  # a queue that once got something back costs no more than any other
+        heap_free(h)
+        return
+    last = heap_at(h, h.count)[0]
+    while True:
+        child = 2 * i + 1
+        if child >= h.count:
+            break
+        if child + 1 < h.count and heap_at(h, child + 1).seq < heap_at(h, child).seq:
+            child += 1
+        if last.seq <= heap_at(h, child).seq:
+            break
+        heap_at(h, i)[0] = heap_at(h, child)[0]
+        i = child
+    heap_at(h, i)[0] = last
     if h.block_count > (h.count >> BLOCK_SHIFT) + 1:
         h.block_count -= 1
         free(h.blocks[h.block_count])
@@ -237,23 +242,25 @@ cdef void heap_free(EntryHeap* h) noexcept:
     h.count = 0
 
 
+@cython.final
 cdef class Graveyard:
     """Entries that nobody can see any more, freed some at a time."""
 
     cdef void bury(self, EntryList* l) noexcept:
         list_join(&self.dead, l)
 
-    cdef int bury_heap(self, EntryHeap* h) except -1:
+    cdef void bury_heap(self, EntryHeap* h) noexcept:
         cdef EntryList moved = EntryList(NULL, NULL, 0)
         cdef uint64_t i
         for i in range(h.count):
-            list_push(&moved, heap_at(h, i))
+            try:
+                list_push(&moved, heap_at(h, i))
+            except MemoryError:
+                msg_release(heap_at(h, i).msg)
         heap_free(h)
         self.bury(&moved)
-        return 0
 
-    def free(self, uint64_t most) -> int:
-        """Free up to `most` entries; returns how many are left."""
+    cdef void free_some(self, uint64_t most) noexcept:
         cdef Entry* e
         while most and self.dead.front != NULL:
             e = list_front(&self.dead)
@@ -264,7 +271,11 @@ cdef class Graveyard:
             msg_release(e.msg)
             list_pop(&self.dead)
             most -= 1
+
+    def free(self, uint64_t most) -> int:
+        """Free up to `most` entries; returns how many are left."""
+        self.free_some(most)
         return self.dead.count
 
     def __dealloc__(self):
-        self.free(0xffffffffffffffff)
+        self.free_some(0xffffffffffffffff)

@@ -1,3 +1,6 @@
+from typing import final
+
+@final
 class Message:
     def __init__(self, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes) -> None: ...
     @property

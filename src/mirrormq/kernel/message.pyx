@@ -21,13 +21,17 @@ cdef enum:
 
 cdef int64_t TTL_MS_MAX = 315360000000  # ten years, as limits.ttl_ms_max
 
+cdef uint64_t BODY_MAX = 1 << 48  # more than any machine addresses
+
 cdef const char* REPLY_TO = "amq.rabbitmq.reply-to"
 
 
 cdef Msg* msg_new(const uint8_t* route, uint16_t route_len, const uint8_t* props, uint32_t props_len,
                   uint64_t body_len, PropInfo* info) except NULL:
     """Room for a whole message; the caller fills the body. `route` is [len][exchange][len][key]."""
-    cdef Msg* m = <Msg*>malloc(sizeof(Msg) + route_len + props_len + body_len)
+    cdef Msg* m = NULL
+    if body_len <= BODY_MAX:  # otherwise the sum below could wrap round to a small number
+        m = <Msg*>malloc(sizeof(Msg) + route_len + props_len + body_len)
     if m == NULL:
         raise MemoryError()
     m.refs = 1
@@ -127,6 +131,18 @@ cdef int64_t parse_ttl(const uint8_t* p, uint32_t n) noexcept:
     return value * 1000 if value <= TTL_MS_MAX else -1
 
 
+cdef void note_string(int bit, const uint8_t* p, uint32_t n, PropInfo* info) noexcept:
+    """A string property: expiration, user-id or reply-to matter here, the others only to the receiver."""
+    if bit == 8:
+        info.ttl_us = parse_ttl(p, n)
+        if info.ttl_us < 0:
+            info.needs_python = True  # refused there, with the reason
+    elif bit == 4:
+        info.needs_python = True
+    elif bit == 9 and n >= REPLY_TO_LEN and memcmp(p, REPLY_TO, REPLY_TO_LEN) == 0:
+        info.needs_python = True
+
+
 cdef bint walk_properties(const uint8_t* p, uint32_t n, PropInfo* info) noexcept:
     """False if the property list is malformed; otherwise `info` holds what the hot path needs."""
     cdef uint32_t at = 2
@@ -176,18 +192,21 @@ cdef bint walk_properties(const uint8_t* p, uint32_t n, PropInfo* info) noexcept
             at += 1
             if size > n - at:
                 return False
-            if bit == 8:
-                info.ttl_us = parse_ttl(p + at, size)
-                if info.ttl_us < 0:
-                    info.needs_python = True  # refused there, with the reason
-            elif bit == 4:
-                info.needs_python = True
-            elif bit == 9 and size >= REPLY_TO_LEN and memcmp(p + at, REPLY_TO, REPLY_TO_LEN) == 0:
-                info.needs_python = True
+            note_string(bit, p + at, size, info)
         if size > n - at:
             return False
         at += size
     return at == n
+
+
+cdef Msg* new_empty() except NULL:
+    cdef PropInfo info
+    walk_properties(<const uint8_t*>b"\0\0", 2, &info)
+    return msg_new(<const uint8_t*>b"\0\0", 2, <const uint8_t*>b"\0\0", 2, 0, &info)
+
+
+# What a handle refers to until it is told: a handle without a message does not exist.
+cdef Msg* EMPTY = new_empty()
 
 
 @cython.no_gc
@@ -197,7 +216,8 @@ cdef class Message:
     """Python handle of one message allocation."""
 
     def __cinit__(self):
-        self.msg = NULL
+        self.msg = EMPTY
+        EMPTY.refs += 1
 
     def __init__(self, bytes exchange not None, bytes routing_key not None, bytes properties not None,
                  bytes body not None):
@@ -219,18 +239,17 @@ cdef class Message:
         cdef Msg* m = msg_new(route, <uint16_t>(ex + rk + 2), props, <uint32_t>PyBytes_GET_SIZE(properties),
                               <uint64_t>PyBytes_GET_SIZE(body), &info)
         memcpy(msg_body(m), PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body))
-        if self.msg != NULL:
-            msg_release(self.msg)
+        msg_release(self.msg)
         self.msg = m
 
     def __dealloc__(self):
-        if self.msg != NULL:
-            msg_release(self.msg)
+        msg_release(self.msg)
 
     @staticmethod
     cdef Message wrap(Msg* m):
         """A handle with a reference of its own."""
         cdef Message self = Message.__new__(Message)
+        msg_release(self.msg)
         m.refs += 1
         self.msg = m
         return self

@@ -21,6 +21,10 @@ cdef class OutBuffer:
     cdef size_t hint
 
     cdef uint8_t* reserve(self, size_t n) except NULL
-    cdef int put_content(self, uint16_t channel, Msg* m) except -1
-    cdef int put_deliver(self, uint16_t channel, bytes tag, uint64_t delivery_tag, bint redelivered, Msg* m) except -1
-    cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, Msg* m, uint32_t left) except -1
+    cdef int grow(self, size_t n) except -1
+    cdef size_t content_size(self, Msg* m) noexcept
+    cdef void put_content(self, uint8_t* p, uint16_t channel, Msg* m) noexcept
+    cdef int put_deliver(self, uint16_t channel, bytes tag, uint64_t delivery_tag, bint redelivered,
+                         Msg* m) except -1
+    cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, Msg* m,
+                        uint32_t left) except -1

@@ -3,11 +3,13 @@
 
 The buffer is a `bytes` object under construction: `take` trims it and gives it away, so the socket
 writes the very bytes the deliver loop wrote. An idle connection holds no buffer at all. Frame heads
-are written here, for the frame-max of this consumer; the message holds none.
+are written here, for the frame-max of this consumer; the message holds none. A content is written whole
+or not at all: its room is reserved in one piece, and that is the only step that can fail.
 
 `blocked` is set by the driver while the socket takes nothing more; `starved` is set by the deliver
 loop when it stopped for lack of room here, so that the node visits those queues again.
 """
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -22,8 +24,9 @@ cdef enum:
     FRAME_END = 206
     FRAME_OVERHEAD = 8
     ROOM_MIN = 256
-    HINT_MAX = 262144
+    HINT_MAX = 2097152  # growing a buffer by steps costs page faults, several times the copying itself
     HIGH_DEFAULT = 1048576
+    PAYLOAD_MAX = 0x7fffffff  # of a body frame for a client without a frame-max
 
 
 cdef inline void put16(uint8_t* p, uint16_t v) noexcept:
@@ -48,10 +51,23 @@ cdef inline uint8_t* frame_head(uint8_t* p, uint8_t kind, uint16_t channel, uint
     return p + 7
 
 
+cdef inline void put_method(uint8_t* p, uint16_t channel, bytes payload) noexcept:
+    cdef size_t size = <size_t>PyBytes_GET_SIZE(payload)
+    p = frame_head(p, FRAME_METHOD, channel, <uint32_t>size)
+    memcpy(p, PyBytes_AS_STRING(payload), size)
+    p[size] = FRAME_END
+
+
+cdef inline uint32_t body_part_max(uint32_t frame_max) noexcept:
+    """Payload of a full body frame; 0 (no limit) and nonsense mean as much as fits a signed length."""
+    return frame_max - FRAME_OVERHEAD if frame_max > FRAME_OVERHEAD else <uint32_t>PAYLOAD_MAX
+
+
+@cython.final
 cdef class Dirty:
     """Keys of the outputs that have bytes waiting, each once."""
 
-    def __init__(self):
+    def __cinit__(self):
         self.keys = []
 
     def take(self) -> list:
@@ -63,21 +79,15 @@ cdef class Dirty:
         return len(self.keys)
 
 
+@cython.final
 cdef class OutBuffer:
     """Output of one connection."""
 
-    def __init__(self, Dirty dirty not None, object key, uint32_t frame_max=131072):
+    def __cinit__(self, Dirty dirty not None, object key, uint32_t frame_max=131072):
         self.dirty = dirty
         self.key = key
         self.frame_max = frame_max
         self.high = HIGH_DEFAULT
-        self.blocked = False
-        self.starved = False
-        self.total = 0
-        self.buf = None
-        self.data = NULL
-        self.used = 0
-        self.room = 0
         self.hint = ROOM_MIN
 
     @property
@@ -86,36 +96,37 @@ cdef class OutBuffer:
 
     cdef uint8_t* reserve(self, size_t n) except NULL:
         """Room for n more bytes at the end, counted as written."""
-        cdef size_t room
-        cdef object bigger
+        if n > self.room - self.used or self.data == NULL:
+            self.grow(n)
         if self.used == 0:
             self.dirty.keys.append(self.key)
-        if n > self.room - self.used or self.data == NULL:
-            room = self.room * 2 if self.data != NULL else self.hint
-            while room < self.used + n:
-                room *= 2
-            bigger = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>room)
-            if self.used:
-                memcpy(PyBytes_AS_STRING(bigger), self.data, self.used)
-            self.buf = bigger
-            self.data = <uint8_t*>PyBytes_AS_STRING(bigger)
-            self.room = room
         self.used += n
         return self.data + self.used - n
+
+    cdef int grow(self, size_t n) except -1:
+        cdef size_t room = max(self.used + n, self.room * 2 if self.data != NULL else self.hint)
+        cdef object bigger = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>room)
+        if self.used:
+            memcpy(PyBytes_AS_STRING(bigger), self.data, self.used)
+        self.buf = bigger
+        self.data = <uint8_t*>PyBytes_AS_STRING(bigger)
+        self.room = room
+        return 0
 
     def write(self, bytes data not None) -> None:
         if data:
             memcpy(self.reserve(PyBytes_GET_SIZE(data)), PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
 
     def write_method(self, uint16_t channel, bytes payload not None) -> None:
-        cdef uint32_t size = <uint32_t>PyBytes_GET_SIZE(payload)
-        cdef uint8_t* p = frame_head(self.reserve(size + FRAME_OVERHEAD), FRAME_METHOD, channel, size)
-        memcpy(p, PyBytes_AS_STRING(payload), size)
-        p[size] = FRAME_END
+        cdef uint8_t* p = self.reserve(<size_t>PyBytes_GET_SIZE(payload) + FRAME_OVERHEAD)
+        put_method(p, channel, payload)
 
-    def write_content(self, uint16_t channel, bytes method_payload not None, Message message not None) -> None:
-        self.write_method(channel, method_payload)
-        self.put_content(channel, message.msg)
+    def write_content(self, uint16_t channel, bytes method_payload not None,
+                      Message message not None) -> None:
+        cdef size_t size = <size_t>PyBytes_GET_SIZE(method_payload) + FRAME_OVERHEAD
+        cdef uint8_t* p = self.reserve(size + self.content_size(message.msg))
+        put_method(p, channel, method_payload)
+        self.put_content(p + size, channel, message.msg)
 
     def write_heartbeat(self) -> None:
         frame_head(self.reserve(FRAME_OVERHEAD), FRAME_HEARTBEAT, 0, 0)[0] = FRAME_END
@@ -138,15 +149,21 @@ cdef class OutBuffer:
             return PyBytes_FromStringAndSize(PyBytes_AS_STRING(buf), <Py_ssize_t>used)
         return memoryview(buf)[:used]
 
-    cdef int put_content(self, uint16_t channel, Msg* m) except -1:
+    cdef size_t content_size(self, Msg* m) noexcept:
+        """Bytes of the header and body frames, heads and ends included."""
+        cdef size_t most = body_part_max(self.frame_max)
+        cdef size_t frames = 1 if m.body_len <= most else (m.body_len + most - 1) // most
+        if m.body_len == 0:
+            frames = 0
+        return 12 + m.props_len + m.body_len + (frames + 1) * FRAME_OVERHEAD
+
+    cdef void put_content(self, uint8_t* p, uint16_t channel, Msg* m) noexcept:
         """Content header and body frames of at most frame_max bytes each."""
         cdef uint32_t head = 12 + m.props_len
         cdef uint64_t left = m.body_len
-        cdef uint64_t most = self.frame_max - FRAME_OVERHEAD if self.frame_max else 0xffffffffu
-        cdef uint64_t frames = (left + most - 1) // most
+        cdef uint32_t most = body_part_max(self.frame_max)
         cdef const uint8_t* body = msg_body(m)
         cdef uint32_t part
-        cdef uint8_t* p = self.reserve(head + FRAME_OVERHEAD + left + frames * FRAME_OVERHEAD)
         p = frame_head(p, FRAME_HEADER, channel, head)
         put16(p, 60)
         put16(p + 2, 0)
@@ -155,19 +172,20 @@ cdef class OutBuffer:
         p[head] = FRAME_END
         p += head + 1
         while left:
-            part = <uint32_t>(most if left > most else left)
+            part = most if left > most else <uint32_t>left
             p = frame_head(p, FRAME_BODY, channel, part)
             memcpy(p, body, part)
             p[part] = FRAME_END
             p += part + 1
             body += part
             left -= part
-        return 0
 
-    cdef int put_deliver(self, uint16_t channel, bytes tag, uint64_t delivery_tag, bint redelivered, Msg* m) except -1:
+    cdef int put_deliver(self, uint16_t channel, bytes tag, uint64_t delivery_tag, bint redelivered,
+                         Msg* m) except -1:
         cdef uint32_t tag_len = <uint32_t>PyBytes_GET_SIZE(tag)
         cdef uint32_t size = 4 + 1 + tag_len + 8 + 1 + m.route_len
-        cdef uint8_t* p = frame_head(self.reserve(size + FRAME_OVERHEAD), FRAME_METHOD, channel, size)
+        cdef uint8_t* p = self.reserve(size + FRAME_OVERHEAD + self.content_size(m))
+        p = frame_head(p, FRAME_METHOD, channel, size)
         put16(p, 60)
         put16(p + 2, 60)
         p[4] = <uint8_t>tag_len
@@ -177,11 +195,14 @@ cdef class OutBuffer:
         p[8] = redelivered
         memcpy(p + 9, msg_route(m), m.route_len)
         p[9 + m.route_len] = FRAME_END
-        return self.put_content(channel, m)
+        self.put_content(p + 10 + m.route_len, channel, m)
+        return 0
 
-    cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, Msg* m, uint32_t left) except -1:
+    cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, Msg* m,
+                        uint32_t left) except -1:
         cdef uint32_t size = 4 + 8 + 1 + m.route_len + 4
-        cdef uint8_t* p = frame_head(self.reserve(size + FRAME_OVERHEAD), FRAME_METHOD, channel, size)
+        cdef uint8_t* p = self.reserve(size + FRAME_OVERHEAD + self.content_size(m))
+        p = frame_head(p, FRAME_METHOD, channel, size)
         put16(p, 60)
         put16(p + 2, 71)
         put64(p + 4, delivery_tag)
@@ -189,4 +210,5 @@ cdef class OutBuffer:
         memcpy(p + 13, msg_route(m), m.route_len)
         put32(p + 13 + m.route_len, left)
         p[17 + m.route_len] = FRAME_END
-        return self.put_content(channel, m)
+        self.put_content(p + 18 + m.route_len, channel, m)
+        return 0

@@ -11,10 +11,14 @@ cdef struct Slot:
     Entry e
     int64_t at
 
+cdef struct Block:
+    uint32_t live       # slots that are outstanding
+    Slot slots[64]
+
 cdef class UnackedRing:
     cdef readonly uint64_t next_tag
-    # slot of tag t is `t - base`, at offset `head` of the first block
-    cdef Slot** blocks
+    # slot of tag t is `t - base`, at offset `head` of the first block; base + slots == next_tag
+    cdef Block** blocks
     cdef uint32_t blocks_first
     cdef uint32_t blocks_used
     cdef uint32_t blocks_room
@@ -22,7 +26,8 @@ cdef class UnackedRing:
     cdef uint64_t base
     cdef uint64_t slots
 
-    cdef Slot* slot(self, uint64_t i) noexcept
-    cdef Slot* ring_push(self) except NULL
-    cdef void ring_trim(self) noexcept
-    cdef uint64_t assign_tag(self, bint tracked) except 0
+    cdef Slot* find(self, uint64_t tag) noexcept
+    cdef int make_room(self) except -1
+    cdef Slot* push(self, bint tracked) noexcept
+    cdef void forget(self, uint64_t tag) noexcept
+    cdef void trim(self) noexcept

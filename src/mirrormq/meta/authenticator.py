@@ -72,6 +72,8 @@ class _Check(NamedTuple):
     stored: str
     password: bytes
     counts: bool
+    address: str
+    """Where the first of them came from."""
     tickets: list[tuple[int, str]]
     """Ticket and address of each log-in."""
 
@@ -141,6 +143,8 @@ class Authenticator:
         check = self._running[1]
         self._running = None
         del self._checks[check.key]
+        self._user_failures.release(check.user)
+        self._address_failures.release(check.address)
         record = self._state.users.get(check.user)
         # The user may have been changed or deleted while the hash was computed.
         is_current = record is not None and record.password_hash == check.stored
@@ -168,8 +172,10 @@ class Authenticator:
         if check is None:
             if len(self._queue) >= limits.logins_waiting_max:
                 return Verdict(user, TOO_MANY_WAITING.format(user))
-            check = self._checks[key] = _Check(user, key, stored, password, counts, [])
+            check = self._checks[key] = _Check(user, key, stored, password, counts, address, [])
             self._queue.append(check)
+            self._user_failures.hold(user)
+            self._address_failures.hold(address)
         ticket = next(self._tickets)
         check.tickets.append((ticket, address))
         return Pending(ticket)
@@ -188,15 +194,28 @@ class Authenticator:
 
 
 class _Failures:
-    """Failed log-ins per user or address: each has an allowance that comes back evenly over time."""
+    """Failed log-ins per user or address: each has an allowance that comes back evenly over time.
+
+    Checks under way count as failures until they are done, or one address could fill the queue of checks
+    before the first of its failures is known.
+    """
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
+        self._held: dict[str, int] = {}
         self._spent: dict[str, tuple[float, int]] = {}
         """What is spent of the allowance, and when that was true; the longest unchanged first."""
 
     def is_over(self, name: str, now: Now) -> bool:
-        return self._spent_now(name, now) > self._allowed - 1
+        return self._spent_now(name, now) + self._held.get(name, 0) > self._allowed - 1
+
+    def hold(self, name: str) -> None:
+        self._held[name] = self._held.get(name, 0) + 1
+
+    def release(self, name: str) -> None:
+        self._held[name] -= 1
+        if not self._held[name]:
+            del self._held[name]
 
     def add(self, name: str, now: Now) -> None:
         spent = self._spent_now(name, now)

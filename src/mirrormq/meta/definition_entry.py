@@ -99,7 +99,7 @@ class Entry:
         value = self._raw.get(field)
         if value is None or value == []:
             return {}
-        found = Entry(f"{self._where} {field}", 0, self.object(field))
+        found = self.inner(field)
         for name in found._raw:
             if name not in names:
                 raise self.error(field, f"has no limit '{name}'; there are {' and '.join(names)}")

@@ -27,7 +27,7 @@ from mirrormq.meta.records import (
 )
 from mirrormq.meta.tables import Tables
 
-__all__ = ["DefinitionError", "export", "import_", "plain_passwords"]
+__all__ = ["DefinitionError", "export", "import_", "plain_passwords", "sections"]
 
 RABBITMQ_VERSION = "3.10.8"
 """The version whose files these are."""
@@ -47,60 +47,62 @@ _POLICY_COMPONENT = "policy"
 
 def export(tables: Tables, vhost: str | None = None) -> Table:
     """Everything, or the objects of one vhost (without `vhost` fields, so that any vhost can import them)."""
-    if vhost is not None:
-        return {"rabbit_version": RABBITMQ_VERSION, **_objects(tables, vhost)}
+    return {name: found if isinstance(found, str) else list(found) for name, found in sections(tables, vhost)}
+
+
+def sections(tables: Tables, vhost: str | None = None) -> Iterator[tuple[str, str | Iterator[Table]]]:
+    """The parts of an export in order: texts, and lists whose rows are made as they are taken.
+
+    Whoever takes them may let commands happen in between; each list shows what was there when it began.
+    """
+    yield "rabbit_version", RABBITMQ_VERSION
+    if vhost is None:
+        yield "rabbitmq_version", RABBITMQ_VERSION
+        yield "product_name", "RabbitMQ"
+        yield "product_version", RABBITMQ_VERSION
+        yield "users", (_user_row(user) for user in list(tables.users.values()))
+        yield "vhosts", (_vhost_row(tables, record) for record in list(tables.vhosts.values()))
+        yield "permissions", (_permission_row(record) for record in list(tables.permissions.values()))
+        topics = list(tables.topic_permissions.values())
+        yield "topic_permissions", (_topic_permission_row(record) for record in topics)
+    yield from _objects(tables, vhost)
+
+
+def _objects(tables: Tables, vhost: str | None) -> Iterator[tuple[str, Iterator[Table]]]:
+    names = list(tables.vhosts) if vhost is None else [vhost]
+    strip = vhost is not None
+    yield "parameters", (row for name in names for row in _parameter_rows(tables, name))
+    if not strip:
+        shared = list(tables.global_parameters.values())
+        yield "global_parameters", ({"name": record.name, "value": record.value} for record in shared)
+    policies = [record for name in names for record in tables.policies_in(name)]
+    yield "policies", (_policy_row(record) for record in policies if not record.operator)
+    queues = [record for name in names for record in tables.queues_in(name)]
+    yield "queues", (_queue_row(record, strip) for record in queues if not record.exclusive)
+    exchanges = [record for name in names for record in tables.exchanges_in(name)]
+    yield "exchanges", (_exchange_row(record, strip) for record in exchanges if _is_ours(record.name))
+    bindings = [record for name in names for record in tables.bindings_in(name)]
+    yield "bindings", (_binding_row(record, strip) for record in bindings if _is_exported(tables, record))
+
+
+def _permission_row(record: Permission) -> Table:
     return {
-        "rabbit_version": RABBITMQ_VERSION,
-        "rabbitmq_version": RABBITMQ_VERSION,
-        "product_name": "RabbitMQ",
-        "product_version": RABBITMQ_VERSION,
-        "users": [_user_row(user) for user in tables.users.values()],
-        "vhosts": [_vhost_row(tables, record) for record in tables.vhosts.values()],
-        "permissions": [
-            {
-                "user": record.user,
-                "vhost": record.vhost,
-                "configure": record.configure,
-                "write": record.write,
-                "read": record.read,
-            }
-            for record in tables.permissions.values()
-        ],
-        "topic_permissions": [
-            {
-                "user": record.user,
-                "vhost": record.vhost,
-                "exchange": record.exchange,
-                "write": record.write,
-                "read": record.read,
-            }
-            for record in tables.topic_permissions.values()
-        ],
-        **_objects(tables, None),
+        "user": record.user,
+        "vhost": record.vhost,
+        "configure": record.configure,
+        "write": record.write,
+        "read": record.read,
     }
 
 
-def _objects(tables: Tables, vhost: str | None) -> Table:
-    names = list(tables.vhosts) if vhost is None else [vhost]
-    strip = vhost is not None
-    found: Table = {"parameters": [row for name in names for row in _parameter_rows(tables, name)]}
-    if not strip:
-        found["global_parameters"] = [
-            {"name": record.name, "value": record.value} for record in tables.global_parameters.values()
-        ]
-    found["policies"] = [
-        _policy_row(record) for name in names for record in tables.policies_in(name) if not record.operator
-    ]
-    found["queues"] = [
-        _queue_row(q, strip) for name in names for q in tables.queues_in(name) if not q.exclusive
-    ]
-    found["exchanges"] = [
-        _exchange_row(x, strip) for name in names for x in tables.exchanges_in(name) if _is_ours(x.name)
-    ]
-    found["bindings"] = [
-        _binding_row(b, strip) for name in names for b in tables.bindings_in(name) if _is_exported(tables, b)
-    ]
-    return found
+def _topic_permission_row(record: TopicPermission) -> Table:
+    return {
+        "user": record.user,
+        "vhost": record.vhost,
+        "exchange": record.exchange,
+        "write": record.write,
+        "read": record.read,
+    }
 
 
 def _user_row(user: User) -> Table:
@@ -129,12 +131,12 @@ def _parameter_rows(tables: Tables, vhost: str) -> Iterator[Table]:
     limits = tables.vhost_limits.get(vhost)
     if limits is not None:
         yield _parameter_row(vhost, _LIMITS_COMPONENT, "limits", dict(limits.limits))
-    for record in tables.policies_in(vhost):
+    for record in list(tables.policies_in(vhost)):
         if record.operator:
             value = _policy_row(record)
             del value["vhost"], value["name"]
             yield _parameter_row(vhost, _OPERATOR_COMPONENT, record.name, value)
-    for parameter in tables.parameters_in(vhost):
+    for parameter in list(tables.parameters_in(vhost)):
         yield _parameter_row(vhost, parameter.component, parameter.name, parameter.value)
 
 
@@ -193,7 +195,8 @@ def _is_ours(name: str) -> bool:
 def _is_exported(tables: Tables, binding: Binding) -> bool:
     if binding.destination_type == "exchange":
         return True
-    return not tables.queues[binding.vhost, binding.destination].exclusive
+    queue = tables.queues.get((binding.vhost, binding.destination))
+    return queue is not None and not queue.exclusive
 
 
 def _json(value: Any) -> Any:

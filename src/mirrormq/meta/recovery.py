@@ -31,7 +31,7 @@ class Recovery(NamedTuple):
     term: int
     last_index: int
     flushed: int
-    """Entries up to here are known to have been durable; later ones may have been read from a cache."""
+    """Entries up to here are known to have been durable; the rest may have been read from a cache."""
     log: LogState
     older: tuple[str, ...]
     """Log files before `log` that are needed until the next snapshot."""
@@ -71,7 +71,7 @@ def read_all(disk: Disk, state: MetaState) -> Recovery:
         Recovery(
             term=term,
             last_index=snapshot_index,
-            flushed=snapshot_index,
+            flushed=0,
             log=LogState("", snapshot_index, 0),
             older=(),
             older_bytes=0,

@@ -24,7 +24,7 @@ from mirrormq.meta.codec import encode_command, encode_records
 from mirrormq.meta.commands import Command
 from mirrormq.meta.layout import log_header, pack_chunk, pack_entry, snapshot_header
 from mirrormq.meta.records import Record
-from mirrormq.meta.recovery import SNAPSHOT, LogState, log_name, read_all
+from mirrormq.meta.recovery import SNAPSHOT, LogState, Recovery, log_name, read_all
 from mirrormq.meta.state import MetaState, Outcome
 
 Done = Callable[[Outcome], None]
@@ -45,6 +45,13 @@ class _Waiter(Struct, frozen=True):
     index: int
     done: Done
     outcome: Outcome
+
+
+class _Flushing(NamedTuple):
+    """Flushes under way: when all `tokens` are reported, entries up to `last` are durable."""
+
+    tokens: set[int]
+    last: int
 
 
 class MetaStore:
@@ -76,8 +83,9 @@ class MetaStore:
         self._log = LogState("", 0, 0)
         self._older: list[str] = []
         self._older_bytes = 0
-        self._flushing: tuple[int, int] | None = None
-        """Token and last index of the flush under way."""
+        self._flushing: _Flushing | None = None
+        self._redundant: tuple[str, ...] = ()
+        """Files that go when what recovery has read is durable."""
         self._roll_wanted = False
         self._snapshot: _SnapshotJob | None = None
         self._snapshot_bytes = 0
@@ -91,15 +99,28 @@ class MetaStore:
         self.term, self.last_index, self.durable_index = found.term, found.last_index, found.flushed
         self._log, self._older, self._older_bytes = found.log, list(found.older), found.older_bytes
         self._snapshot_bytes = found.snapshot_bytes
-        for name in found.redundant:
-            self._outbox.remove(name)
-        if found.kept is not None:
-            self._flushing = (self._next_token(), self._log.appended)
-            self._outbox.replace(self._log.name, found.kept, self._flushing[0])
-        # What was read may still be in the page cache of a machine that has not crashed yet: nobody may be
-        # told that it is durable before one flush of ours has covered it.
-        self._flush_if_idle()
+        self._redundant = found.redundant
+        self._make_durable(found)
         return Recovered(found.last_index == 0, found.snapshot_index, found.entries, found.torn_bytes)
+
+    def _make_durable(self, found: Recovery) -> None:
+        """Flush what recovery has read.
+
+        A killed process leaves writes that can be read and that the machine may still lose. Until these
+        flushes are reported nothing of it is called durable, and no file that the snapshot replaces goes.
+        """
+        tokens: set[int] = set()
+        if found.snapshot_bytes:
+            tokens.add(token := self._next_token())
+            self._outbox.flush(SNAPSHOT, token)
+        if found.kept is not None:
+            tokens.add(token := self._next_token())
+            self._outbox.replace(found.log.name, found.kept, token)
+        elif found.log.name:
+            tokens.add(token := self._next_token())
+            self._outbox.flush(found.log.name, token)
+        if tokens:
+            self._flushing = _Flushing(tokens, found.log.appended)
 
     def propose(self, command: Command, done: Done, wait: bool = True) -> Outcome:
         """Apply a command, then call `done` when it is durable; at once if it was refused or `wait` is false.
@@ -139,11 +160,10 @@ class MetaStore:
 
     def flushed(self, token: int) -> bool:
         """The disk has done what `token` stands for. False if it is none of ours."""
-        if self._flushing is not None and token == self._flushing[0]:
-            self.durable_index = self._flushing[1]
-            self._flushing = None
-            self._flush_if_idle()
-            self._release_waiters()
+        if self._flushing is not None and token in self._flushing.tokens:
+            self._flushing.tokens.discard(token)
+            if not self._flushing.tokens:
+                self._on_durable(self._flushing.last)
             return True
         if self._snapshot is not None and token == self._snapshot.token:
             for name in self._snapshot.replaces:
@@ -158,6 +178,15 @@ class MetaStore:
     def is_idle(self) -> bool:
         """Nothing is waiting for the disk: a good moment to stop."""
         return not self._pending and self._flushing is None and self._log.appended == self.durable_index
+
+    def _on_durable(self, index: int) -> None:
+        self.durable_index = index
+        self._flushing = None
+        for name in self._redundant:
+            self._outbox.remove(name)
+        self._redundant = ()
+        self._flush_if_idle()
+        self._release_waiters()
 
     def _call_when_durable(self, done: Done, outcome: Outcome) -> None:
         if self.durable_index < self.last_index:
@@ -183,8 +212,9 @@ class MetaStore:
 
     def _flush_if_idle(self) -> None:
         if self._flushing is None and self._log.appended > self.durable_index:
-            self._flushing = (self._next_token(), self._log.appended)
-            self._outbox.flush(self._log.name, self._flushing[0])
+            token = self._next_token()
+            self._flushing = _Flushing({token}, self._log.appended)
+            self._outbox.flush(self._log.name, token)
 
     def _begin_snapshot(self) -> None:
         """Close the log file, which is durable to its end, and capture the state."""

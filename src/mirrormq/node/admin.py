@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mirrormq.base import limits
 from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import commands, records
@@ -47,7 +48,7 @@ class Admin:
 
 def add_vhost(host: AdminHost, request: requests.AddVHost) -> Steps:
     """Create a vhost; of an existing one change only what is given."""
-    if not request.name:
+    if not admin_access.need_short("the name", request.name):
         raise Refusal("bad_request", "a virtual host needs a name")
     if (request.default_queue_type or "") not in QUEUE_TYPES:
         raise Refusal(
@@ -87,7 +88,7 @@ def delete_vhost(host: AdminHost, request: requests.DeleteVHost) -> Steps:
 def close_connection(host: AdminHost, request: requests.CloseConnection) -> Row:
     """Close one connection with CONNECTION_FORCED."""
     found = find_connection(host, request.connection)
-    found.force_close(request.reason)
+    found.force_close(_short_reason(request.reason))
     return {"closed": 1}
 
 
@@ -105,9 +106,14 @@ def close_connections(host: AdminHost, request: requests.CloseConnections) -> Ro
             continue
         if request.vhost is not None and (found.vhost is None or found.vhost.name != request.vhost):
             continue
-        found.force_close(request.reason)
+        found.force_close(_short_reason(request.reason))
         closed += 1
     return {"closed": closed}
+
+
+def _short_reason(text: str) -> str:
+    """What fits behind CONNECTION_FORCED in a short string."""
+    return text.encode("utf-8", "replace")[: limits.close_reason_bytes_max].decode("utf-8", "ignore")
 
 
 def stop(host: AdminHost, request: requests.Stop) -> Row:

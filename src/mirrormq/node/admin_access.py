@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mirrormq.base import limits
 from mirrormq.base.types import Peer
 from mirrormq.broker.arguments import term
 from mirrormq.meta import commands, passwords, records
@@ -257,6 +258,13 @@ def need_user(state: MetaState, name: str) -> records.User:
     if found is None:
         raise Refusal("no_such_user", f'User "{name}" does not exist')
     return found
+
+
+def need_short(what: str, text: str) -> str:
+    """A name clients can write: AMQP's short strings have at most 255 octets."""
+    if len(text.encode("utf-8", "surrogateescape")) > limits.short_string_bytes_max:
+        raise Refusal("bad_request", f"{what} is longer than {limits.short_string_bytes_max} octets")
+    return text
 
 
 def expect(outcome: Outcome, *accepted: str) -> Outcome:

@@ -15,7 +15,7 @@ from mirrormq.meta import commands, records
 from mirrormq.meta.access import Access, Right
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
-from mirrormq.node.admin_access import expect, need_vhost
+from mirrormq.node.admin_access import expect, need_short, need_vhost
 from mirrormq.node.report import default_binding
 from mirrormq.node.steps import Operation, Propose, Refusal, Steps
 
@@ -43,7 +43,7 @@ class Host(Protocol):
 def declare_queue(host: Host, request: requests.DeclareQueue) -> Steps:
     """Declare a queue; one that exists is compared."""
     vhost = need_vhost(host.state, request.vhost)
-    name = request.name
+    name = need_short("the name", request.name)
     if not name or name.startswith(RESERVED):
         raise access_refused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     check(host, request, "configure", name)
@@ -151,7 +151,7 @@ def _admit(queue: Queue) -> None:
 def declare_exchange(host: Host, request: requests.DeclareExchange) -> Steps:
     """Declare an exchange; one that exists is compared."""
     need_vhost(host.state, request.vhost)
-    name = request.name
+    name = need_short("the name", request.name)
     exchange.check_type(request.type)
     _need_name(name)
     check(host, request, "configure", name)
@@ -224,6 +224,7 @@ def _need_name(name: str) -> None:
 
 def bind(host: Host, request: requests.Bind) -> Steps:
     """Bind; a binding that exists is no error."""
+    need_short("the routing key", request.routing_key)
     _need_name(request.source)
     source = need_exchange(host, request.vhost, request.source)
     lasting = _need_destination(host, request) and source.durable

@@ -9,7 +9,7 @@ from mirrormq.meta import commands, policy, records
 from mirrormq.meta.definitions import DefinitionError, import_, plain_passwords
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
-from mirrormq.node.admin_access import expect, need_vhost, set_vhost_limits
+from mirrormq.node.admin_access import expect, need_short, need_vhost, set_vhost_limits
 from mirrormq.node.steps import Hash, Operation, Propose, Refusal, Steps
 
 
@@ -145,6 +145,7 @@ def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps
 def _complaint(record: records.Queue | records.Exchange) -> str | None:
     """What a client would be told that declared this."""
     try:
+        need_short("the name", record.name)
         if isinstance(record, records.Queue):
             arguments.check_queue_arguments(
                 record.vhost,
@@ -159,6 +160,8 @@ def _complaint(record: records.Queue | records.Exchange) -> str | None:
             exchange.check_declare(record.vhost, record.name, record.type, record.arguments)
     except AmqpError as error:
         return error.text
+    except Refusal as refusal:
+        return refusal.problem.text
     return None
 
 

@@ -73,7 +73,7 @@ class Node:
         self._works: dict[int, Callable[[object], None]] = {}
         """What to do with the results of work off the loop, by token."""
         self._heard: dict[int, Connection] = {}
-        """Connections with input in this pass."""
+        """Connections that serve frames in this pass, read just now or kept while they were parked."""
         self._confirming: dict[int, Channel] = {}
         """Channels with barriers that are not released yet."""
         self._barriers: list[Barrier] = []
@@ -117,7 +117,7 @@ class Node:
         """A client sent something; nothing refers to `data` afterwards."""
         self.now = now
         connection = self.connections[conn]
-        self._heard[conn] = connection
+        self.heard(connection)
         connection.on_bytes(data)
 
     def client_paused(self, now: Now, conn: int) -> None:
@@ -215,14 +215,17 @@ class Node:
     @property
     def needs_pass(self) -> bool:
         """Is there work left for another pass without new input?"""
-        return bool(len(self.work) or len(self.dirty) or self._unfreed)
+        return bool(len(self.work) or len(self.dirty) or self._heard or self._unfreed)
 
     def end_pass(self, now: Now) -> None:
         """Do what the inputs of this pass asked for."""
         self.now = now
         self._turn_queues()
-        self._confirm()
-        self._hold_back()
+        # Whoever is unparked by what follows serves frames again: those belong to the next pass.
+        heard = list(self._heard.values())
+        self._heard.clear()
+        self._confirm(heard)
+        self._hold_back(heard)
         self.store.commit()
         self._unfreed = self.grave.free(limits.entries_freed_per_pass)
         for conn in self.dirty.take():
@@ -237,8 +240,8 @@ class Node:
             for core in touched:
                 core.owner.turn()
 
-    def _confirm(self) -> None:
-        for connection in self._heard.values():
+    def _confirm(self, heard: list[Connection]) -> None:
+        for connection in heard:
             for core in connection.reader.take_confirming():
                 channel = self.channels.get(core.uid)
                 if channel is not None:
@@ -260,14 +263,13 @@ class Node:
             else:
                 self._barriers.append((positions, done))
 
-    def _hold_back(self) -> None:
+    def _hold_back(self, heard: list[Connection]) -> None:
         """Park connections that publish faster than willing consumers take."""
         limit = self.settings.publish_ahead_bytes
-        for connection in self._heard.values():
+        for connection in heard:
             for core in connection.reader.take_fed():
                 if core.ready_bytes > limit and not core.gone and core.owner.is_ahead(limit):
                     core.owner.park(connection)
-        self._heard.clear()
 
     # --- what the broker asks -------------------------------------------------------------------
 
@@ -299,6 +301,10 @@ class Node:
     def wake_queue(self, queue: Queue, at_mono: int) -> None:
         """Give the queue a turn at this time."""
         heapq.heappush(self._timers, (at_mono, next(self._uids), queue))
+
+    def heard(self, connection: Connection) -> None:
+        """The connection serves frames in this pass."""
+        self._heard[connection.conn_id] = connection
 
     def next_uid(self) -> int:
         """A number used for nothing else on this node."""

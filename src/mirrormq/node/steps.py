@@ -29,6 +29,9 @@ class Answer(NamedTuple):
 
 Done = Callable[[Answer], None]
 
+UNSTORABLE = (OverflowError, UnicodeEncodeError, RecursionError)
+"""What encoding raises for numbers beyond 64 bits, texts that are no Unicode, values nested too deeply."""
+
 
 class Refusal(Exception):
     """The request cannot be carried out; ends the operation."""
@@ -125,7 +128,12 @@ class _Run:
             return Answer(problem=refusal.problem)
         except AmqpError as error:
             return Answer(problem=Problem(_KINDS.get(error.code, "bad_request"), error.text))
-        self._begin(wait)
+        try:
+            self._begin(wait)
+        except UNSTORABLE as error:
+            # The store encodes a command before it applies it: nothing has changed.
+            self.steps.close()
+            return Answer(problem=Problem("bad_request", f"this cannot be stored: {error}"))
         return None
 
     def _begin(self, wait: Wait) -> None:

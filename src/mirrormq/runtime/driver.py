@@ -110,8 +110,10 @@ class Driver(Generic[NodeT]):
         self._conn += 1
         conn = self._conn
         self.clients[conn] = client
-        now = self.now()
-        self.node.client_open(now, conn, peer)
+        try:
+            self.node.client_open(self.now(), conn, peer)
+        except Exception as error:  # noqa: BLE001
+            self._blame(conn, error)
         self._after()
         return conn
 

@@ -24,7 +24,7 @@ def facts(settings: Settings, listeners: Sequence[tuple[str, Address]], files_ma
         "fd_limit": files_max,
         "settings": shown_settings(settings),
         "listeners": [
-            {"protocol": protocol, "interface": f"[{address.host or '::'}]", "port": address.port}
+            {"protocol": protocol, "interface": _interface(address.host), "port": address.port}
             for protocol, address in listeners
         ],
     }
@@ -48,6 +48,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple) and not isinstance(value, Address):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _interface(host: str) -> str:
+    """Write a host as rabbitmq-diagnostics does."""
+    return f"[{host or '::'}]" if ":" in host or not host else host
 
 
 def _open_files() -> int:

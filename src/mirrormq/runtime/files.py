@@ -38,7 +38,7 @@ class Files:
         self._owed: dict[str, Tokens] = {}
         """Tokens of flushes not yet done, per file, in the order given."""
         self._unnamed: set[str] = set()
-        """Files made since their folder was last flushed: a crash could forget their names."""
+        """Files opened since their folder was last flushed: a crash could forget their names."""
         self._thread = threading.Thread(target=self._work, name="files", daemon=True)
 
     def list(self, prefix: str) -> Names:
@@ -148,8 +148,8 @@ class Files:
         if not path.parent.is_dir():
             path.parent.mkdir(parents=True)
             _flush_folder(path.parent.parent)
-        if not path.exists():
-            self._unnamed.add(file)
+        # Also when it exists: a process killed right after creating or renaming it never flushed the folder.
+        self._unnamed.add(file)
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._descriptors[file] = opened
         return opened

@@ -143,11 +143,12 @@ def _run(options: argparse.Namespace, settings: Settings, log: Log) -> int:
         if options.stop_on_eof:
             server.stop_on_eof()
 
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(server.run(on_ready))
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Make an event loop: uvloop's where it is installed."""
     try:
         import uvloop
     except ImportError:

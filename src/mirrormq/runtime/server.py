@@ -233,6 +233,9 @@ class Server:
         self.driver.gauges(self.gauges.memory_used(), self.gauges.disk_free())
         if self.manager.watchdog_s:
             self.manager.alive()
+        if os.getpid() == 1:
+            # Not on SIGCHLD: uvloop keeps that signal for itself.
+            hygiene.reap_children()
         self._watch = self.loop.call_later(min(1.0, self.manager.watchdog_s or 1.0), self._watch_machine)
 
     def _stop_watching(self) -> None:
@@ -260,8 +263,6 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._on_stop_signal, number.name)
         self.loop.add_signal_handler(signal.SIGHUP, self._on_reload)
-        if os.getpid() == 1:
-            self.loop.add_signal_handler(signal.SIGCHLD, hygiene.reap_children)
 
     def _on_stop_signal(self, name: str) -> None:
         if not self._stop.done():

@@ -59,7 +59,6 @@ def check(arguments: dict[str, Any], *, durable: bool = True, **properties: bool
         ("x-queue-type", 1, "{unacceptable_type,signedint}"),
         # Not checked by RabbitMQ, or answered by an internal error there.
         ("x-delivery-limit", -1, "{value_negative,-1}"),
-        ("x-queue-master-locator", "nearest", "invalid_queue_locator_arg"),
     ],
 )
 def test_an_invalid_queue_argument_is_refused_in_rabbitmqs_words(key: str, value: Any, wrong: str) -> None:

@@ -16,7 +16,8 @@ from mirrormq.broker import faults
         (
             bytes(range(17)),
             0,
-            "type 1, first 16 octets = <<0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15>>: {invalid_frame_end_marker,\n"
+            "type 1, first 16 octets = <<0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15>>: "
+             "{invalid_frame_end_marker,\n"
             + " " * 70
             + "0}",
         ),

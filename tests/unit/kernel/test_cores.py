@@ -204,7 +204,10 @@ def test_entries_beyond_the_head_window_leave_memory_and_come_back_in_order():
     level, first, last, count = queue.wanted()
     assert (level, first, last, count) == (0, head + 1, 1001, gone + 1)
     middle = first + 49
-    rows = [(Message(b"", b"q", NO_PROPERTIES, b"%d" % (seq - 1)), seq, 0, False, 0) for seq in range(first, middle + 1)]
+    rows = [
+        (Message(b"", b"q", NO_PROPERTIES, b"%d" % (seq - 1)), seq, 0, False, 0)
+        for seq in range(first, middle + 1)
+    ]
     queue.refill(0, rows, middle)
     assert queue.deliver(0, 0) == 50
     assert queue.wanted()[1:] == (middle + 1, 1001, 1001 - middle)

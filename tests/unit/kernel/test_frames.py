@@ -1,5 +1,7 @@
 """The frame reader: everything in order, whatever the boundaries of reads."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,7 +31,8 @@ def test_a_plain_publish_never_enters_python():
 
 def test_the_reader_stops_at_any_other_method_so_that_order_is_kept():
     kit = Kit()
-    kit.reader.feed(publish(b"q", b"1") + frame(1, 1, bytes.fromhex("003c00460000") + b"rest") + publish(b"q", b"2"))
+    other = frame(1, 1, bytes.fromhex("003c00460000") + b"rest")
+    kit.reader.feed(publish(b"q", b"1") + other + publish(b"q", b"2"))
     event = kit.reader.next()
     assert event[0] == EV_METHOD
     assert kit.queue().pending == 1
@@ -138,7 +141,8 @@ def test_an_alarm_stops_the_reader_before_a_publish_and_only_there():
 
 BAD = {
     "unknown_type": b"\x05\x00\x01\x00\x00\x00\x00\xce",
-    "too_large": b"\x01\x00\x01\x00\x02\x00\x00",
+    "too_large": b"\x01\x00\x01\x00\x02\x00\x01",
+    "bad_weight": publish_method(b"q") + frame(2, 1, b"\x00\x3c\x00\x01" + bytes(8) + b"\x00\x00"),
     "frame_end": b"\x01\x00\x01\x00\x00\x00\x04abcd\x00",
     "unexpected_header": header(0),
     "unexpected_body": frame(3, 1, b"x"),
@@ -188,3 +192,46 @@ def test_a_channel_that_fails_in_the_middle_of_a_body_publishes_nothing():
 @settings(max_examples=200, deadline=None)
 def test_arbitrary_bytes_never_break_the_reader(data, step):
     Kit().feed(data, step)
+
+
+MIXED = (
+    frame(8, 0, b"")
+    + publish(b"q", b"one", b"\x10\x00\x02")
+    + frame(1, 1, b"\x00\x3c\x00\x46\x00\x00\x01q\x00")
+    + publish(b"q", b"")
+    + publish(b"other", b"two" * 9, part=5)
+    + settle_method(80, 99, 0)
+    + publish(b"q", b"user", b"\x00\x10\x05guest")
+    + frame(1, 1, b"\x00\x14")
+    + publish(b"q", b"three", part=1)
+)
+
+
+def outcome(cuts: list[int], *, patient: bool) -> tuple[list[object], int, int]:
+    """Events and queue lengths; a patient one takes at most one event per read, as if parked."""
+    kit = Kit()
+    events: list[tuple] = []
+    edges = [0, *cuts, len(MIXED)]
+    for start, end in pairwise(edges):
+        kit.reader.feed(MIXED[start:end])
+        while (event := kit.reader.next()) is not None:
+            events.append(event)
+            if patient:
+                break
+        kit.reader.keep()
+    while (event := kit.reader.next()) is not None:
+        events.append(event)
+    seen = [(e[0], e[1], e[2].body if e[0] == EV_PUBLISH else e[2]) for e in events]
+    assert kit.reader.buffered == 0
+    return seen, kit.queue().pending, kit.queue(b"other").pending
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_every_cut_of_the_stream_gives_the_same_events_in_the_same_order(patient):
+    whole = outcome([], patient=False)
+    assert [kind for kind, _, _ in whole[0]] == [EV_METHOD, EV_ACK, EV_PUBLISH, EV_METHOD]
+    assert whole[1:] == (3, 1)
+    for cut in range(1, len(MIXED)):
+        assert outcome([cut], patient=patient) == whole
+        assert outcome([cut, min(cut + 3, len(MIXED))], patient=patient) == whole
+    assert outcome(list(range(1, len(MIXED))), patient=patient) == whole

@@ -76,7 +76,12 @@ def test_a_removed_file_may_come_back_after_a_crash() -> None:
     assert disk.crash(keep_all).list("") == []
 
 
-def test_a_killed_process_loses_nothing_it_has_written() -> None:
+def test_a_killed_process_loses_nothing_it_has_written_but_the_machine_still_may() -> None:
     disk = MemoryDisk()
     disk.append("f", b"one")
-    assert disk.restart().read("f") == b"one"
+    again = disk.restart()
+    assert again.read("f") == b"one"
+    assert again.crash(lose_all).list("") == []
+    again.flush("f", 1)
+    again.finish_next()
+    assert again.crash(lose_all).read("f") == b"one"

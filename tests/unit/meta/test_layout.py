@@ -71,14 +71,17 @@ def test_a_damaged_log_names_file_cause_and_cure() -> None:
     with pytest.raises(MetaDamaged) as caught:
         read_log(NAME, data, 5)
     assert str(caught.value) == (
-        "meta/log-0000000000000005 is damaged: the checksum of entry 6 does not match, and later entries rely "
-        "on it; restore the data folder from a backup, or start with an empty one and import exported definitions"
+        "meta/log-0000000000000005 is damaged: the checksum of entry 6 does not match, and later entries rely"
+        " on it; restore the data folder from a backup, or start with an empty one and import exported"
+        " definitions"
     )
 
 
 def test_a_log_of_a_later_format_is_refused_and_not_called_damaged() -> None:
     data = LOG[:8] + (2).to_bytes(4, "big") + LOG[12:]
-    with pytest.raises(MetaTooNew, match=r"its format is 2, this version reads up to 1; start the version that"):
+    with pytest.raises(
+        MetaTooNew, match=r"its format is 2, this version reads up to 1; start the version that"
+    ):
         read_log(NAME, data, 5)
 
 
@@ -100,7 +103,9 @@ def test_entries_out_of_order_are_refused() -> None:
 
 RECORDS: list[Record] = [VHost("a"), VHost("b"), VHost("c")]
 SNAPSHOT = (
-    snapshot_header(9, 2, 17, 3) + pack_chunk(encode_records(RECORDS[:2])) + pack_chunk(encode_records(RECORDS[2:]))
+    snapshot_header(9, 2, 17, 3)
+    + pack_chunk(encode_records(RECORDS[:2]))
+    + pack_chunk(encode_records(RECORDS[2:]))
 )
 
 
@@ -125,3 +130,25 @@ def test_a_snapshot_of_a_later_format_is_refused() -> None:
     data = SNAPSHOT[:8] + (2).to_bytes(4, "big") + SNAPSHOT[12:]
     with pytest.raises(MetaTooNew, match="its format is 2"):
         read_snapshot("meta/snapshot", data)
+
+
+GOLDEN_LOG_HEADER = "4d4d514d4c4f47000000000100000000000000050000000000000001ba65dd60"
+GOLDEN_ENTRY = (
+    "f54d516596f1883f0000001900000000000000010000000000000005000000000000000482a2646fac64656c65"
+    "74652d76686f7374a46e616d65a27635"
+)
+GOLDEN_SNAPSHOT_HEADER = (
+    "4d4d514d534e500000000001000000000000000900000000000000020000000000000011000000000000000341949151"
+)
+GOLDEN_CHUNK = (
+    "0000003bae6d7bab9185a46b696e64a576686f7374a46e616d65a161ab6465736372697074696f6ea0a4746167"
+    "7390b264656661756c745f71756575655f74797065a0"
+)
+
+
+def test_the_bytes_of_version_one_stay_as_they_are() -> None:
+    """Files written by released versions must be readable for ever: this is what they look like."""
+    assert log_header(5, 1).hex() == GOLDEN_LOG_HEADER
+    assert entry(5, 4).hex() == GOLDEN_ENTRY
+    assert snapshot_header(9, 2, 17, 3).hex() == GOLDEN_SNAPSHOT_HEADER
+    assert pack_chunk(encode_records([VHost("a")])).hex() == GOLDEN_CHUNK

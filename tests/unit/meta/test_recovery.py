@@ -1,8 +1,9 @@
-"""Whatever a crash leaves of the files, recovery finds a state the node had, with everything that was promised."""
+"""Whatever a crash leaves of the files, recovery finds a state the node had, with everything promised."""
 
+from random import Random
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from mirrormq.meta import commands as c
@@ -13,14 +14,14 @@ from tests.support import metakit
 from tests.support.memorydisk import MemoryDisk
 
 
-class Run:
+class Life:
     """One life of a process, with a history of every state it had, by index."""
 
     def __init__(self, disk: MemoryDisk, history: list[Any], promised: int) -> None:
         self.disk = disk
         self.state = MetaState()
-        self.store = MetaStore(self.state, disk, log_bytes_max=500, slice_records=5)
-        self.store.recover(disk)
+        self.store = MetaStore(self.state, disk, log_bytes_max=300, slice_records=20)
+        self.recovered = self.store.recover(disk)
         found = self.store.last_index
         # A prefix of what was applied, with every command that was reported as durable.
         assert promised <= found < len(history)
@@ -28,6 +29,7 @@ class Run:
         metakit.check_indexes(self.state)
         self.history = history[: found + 1]
         self.promised = promised
+        self.store.barrier(lambda _: self._promise(found))
 
     def propose(self, command: c.Command) -> None:
         outcome = self.store.propose(command, lambda _: None, wait=False)
@@ -42,55 +44,79 @@ class Run:
         if token is not None:
             assert self.store.flushed(token)
 
+    def run_pass(self) -> None:
+        self.store.commit()
+        while self.disk.owed:
+            self.finish_next()
+
     def _promise(self, index: int) -> None:
         self.promised = max(self.promised, index)
 
 
-STEPS = st.lists(
-    st.sampled_from(("propose",) * 6 + ("commit",) * 4 + ("finish",) * 4 + ("pass", "pass", "crash", "kill")),
-    min_size=10,
-    max_size=120,
+class Fate:
+    """Decides, by seed, what happens next and what a crash spares."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def step(self) -> str:
+        return self._random.choices(
+            ["propose", "commit", "finish", "pass", "crash", "kill"], [8, 5, 4, 2, 1, 1]
+        )[0]
+
+    def spared(self, most: int) -> int:
+        few = self._random.randint(0, min(most, 40))
+        return self._random.choice([0, few, self._random.randint(0, most), most])
+
+    def command(self, pool: list[c.Command]) -> c.Command:
+        # Every other command nearly always changes something, whatever the pool holds.
+        if self._random.random() < 0.5:
+            return c.SetGlobalParameter(self._random.choice("ab"), self._random.randrange(1000))
+        return self._random.choice(pool)
+
+
+def first_life() -> Life:
+    life = Life(MemoryDisk(), [metakit.contents(MetaState())], 0)
+    life.propose(c.PutVHost(VHost("/")))
+    return life
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    pool=st.lists(metakit.COMMANDS, min_size=5, max_size=20),
+    seed=st.integers(0, 2**32 - 1),
+    steps=st.integers(1, 300),
 )
-LASTING = st.builds(c.SetGlobalParameter, metakit.NAMES, st.integers(0, 99))
-"""Commands that nearly always change something."""
-
-
-@settings(max_examples=400, deadline=None)
-@given(steps=STEPS, data=st.data())
 def test_a_crash_at_any_byte_leaves_a_prefix_that_includes_every_flushed_command(
-    steps: list[str], data: st.DataObject
+    pool: list[c.Command], seed: int, steps: int
 ) -> None:
-    run = Run(MemoryDisk(), [metakit.contents(MetaState())], 0)
-    run.propose(c.PutVHost(VHost("/")))
-    for step in [*steps, "crash"]:
+    fate = Fate(seed)
+    life = first_life()
+    for step in [*(fate.step() for _ in range(steps)), "crash"]:
         if step == "propose":
-            is_lasting = data.draw(st.booleans())
-            run.propose(data.draw(LASTING if is_lasting else metakit.COMMANDS))
+            life.propose(fate.command(pool))
         elif step == "commit":
-            run.store.commit()
+            life.store.commit()
         elif step == "finish":
-            run.finish_next()
+            life.finish_next()
         elif step == "pass":
-            run.store.commit()
-            while run.disk.owed:
-                run.finish_next()
+            life.run_pass()
         elif step == "crash":
-            disk = run.disk.crash(lambda most: data.draw(st.integers(0, most)))
-            run = Run(disk, run.history, run.promised)
+            life = Life(life.disk.crash(fate.spared), life.history, life.promised)
         else:
-            run = Run(run.disk.restart(), run.history, run.promised)
+            life = Life(life.disk.restart(), life.history, life.promised)
+        event(f"torn: {life.recovered.torn_bytes > 0}")
+        event(f"snapshot: {life.recovered.snapshot_index > 0}")
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(metakit.COMMANDS, min_size=5, max_size=40), st.data())
-def test_a_crash_during_recovery_itself_loses_nothing(commands: list[c.Command], data: st.DataObject) -> None:
-    run = Run(MemoryDisk(), [metakit.contents(MetaState())], 0)
-    run.propose(c.PutVHost(VHost("/")))
-    for command in commands:
-        run.propose(command)
-        run.store.commit()
-        run.finish_next()
-    disk = run.disk.crash(lambda most: data.draw(st.integers(0, most)))
-    for _ in range(3):
-        run = Run(disk, run.history, run.promised)
-        disk = run.disk.crash(lambda most: data.draw(st.integers(0, most)))
+@given(st.lists(metakit.COMMANDS, min_size=5, max_size=20), st.integers(0, 2**32 - 1))
+def test_a_crash_during_recovery_itself_loses_nothing(pool: list[c.Command], seed: int) -> None:
+    fate = Fate(seed)
+    life = first_life()
+    for _ in range(40):
+        life.propose(fate.command(pool))
+        life.store.commit()
+        life.finish_next()
+    for _ in range(4):
+        life = Life(life.disk.crash(fate.spared), life.history, life.promised)

@@ -256,3 +256,18 @@ def test_a_purged_queue_frees_its_memory_in_slices():
     count = client.ask(methods.QueuePurge(queue="q"), methods.QueuePurgeOk).message_count
     assert count == limits.entries_freed_per_pass + 10
     assert not kit.node.needs_pass
+
+
+def test_publishes_kept_behind_a_parked_method_are_confirmed_when_they_are_served():
+    kit = NodeKit()
+    client = kit.client()
+    client.ask(methods.ConfirmSelect(), methods.ConfirmSelectOk)
+    kit.hold_flushes = True
+    client.send(methods.QueueDeclare(queue="q", durable=True))
+    client.publish("q", b"behind")
+    assert client.take() == []
+    kit.hold_flushes = False
+    kit.flush()
+    kit.run()
+    client.expect(methods.QueueDeclareOk)
+    assert client.take() == [methods.BasicAck(1, False)]

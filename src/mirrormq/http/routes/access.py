@@ -22,18 +22,18 @@ async def whoami(call: Call) -> web.Response:
 # --- users ---
 
 
-async def list_users(call: Call) -> web.Response:
+async def list_users(call: Call) -> web.StreamResponse:
     """GET users."""
     call.need_administrator()
     found = sorted(call.state.users.values(), key=lambda record: record.name)
     return await call.listing(found, report.user, name=lambda record: record.name)
 
 
-async def users_without_permissions(call: Call) -> web.Response:
+async def users_without_permissions(call: Call) -> web.StreamResponse:
     """GET users/without-permissions."""
     call.need_administrator()
     found = [record for record in call.state.users.values() if not call.state.permissions_of(record.name)]
-    return await answers.rows_response(map(report.user, found))
+    return await call.rows(map(report.user, found))
 
 
 async def get_user(call: Call) -> web.Response:
@@ -78,26 +78,26 @@ async def delete_users(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def user_permissions(call: Call) -> web.Response:
+async def user_permissions(call: Call) -> web.StreamResponse:
     """GET users/name/permissions."""
     call.need_administrator()
-    return await answers.rows_response(report.permissions(call.state.permissions_of(_user(call).name)))
+    return await call.rows(report.permissions(call.state.permissions_of(_user(call).name)))
 
 
-async def user_topic_permissions(call: Call) -> web.Response:
+async def user_topic_permissions(call: Call) -> web.StreamResponse:
     """GET users/name/topic-permissions."""
     call.need_administrator()
     found = call.state.topic_permissions_of(_user(call).name)
-    return await answers.rows_response(report.topic_permissions(found))
+    return await call.rows(report.topic_permissions(found))
 
 
 # --- permissions ---
 
 
-async def list_permissions(call: Call) -> web.Response:
+async def list_permissions(call: Call) -> web.StreamResponse:
     """GET permissions."""
     call.need_administrator()
-    return await answers.rows_response(report.permissions(call.state.permissions.values()))
+    return await call.rows(report.permissions(call.state.permissions.values()))
 
 
 async def get_permission(call: Call) -> web.Response:
@@ -113,14 +113,14 @@ async def put_permission(call: Call) -> web.Response:
     """PUT permissions/vhost/user."""
     call.need_administrator()
     _need_both(call)
-    configure, write, read = await call.need_keys("configure", "write", "read")
+    configure, write, read = await call.need_texts("configure", "write", "read")
     value = await call.ask(
         requests.SetPermissions(
             vhost=call.part("vhost"),
             user=call.part("user"),
-            configure=str(configure),
-            write=str(write),
-            read=str(read),
+            configure=configure,
+            write=write,
+            read=read,
         )
     )
     return answers.created(value["created"])
@@ -135,33 +135,33 @@ async def delete_permission(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def list_topic_permissions(call: Call) -> web.Response:
+async def list_topic_permissions(call: Call) -> web.StreamResponse:
     """GET topic-permissions."""
     call.need_administrator()
-    return await answers.rows_response(report.topic_permissions(call.state.topic_permissions.values()))
+    return await call.rows(report.topic_permissions(call.state.topic_permissions.values()))
 
 
-async def get_topic_permission(call: Call) -> web.Response:
+async def get_topic_permission(call: Call) -> web.StreamResponse:
     """GET topic-permissions/vhost/user."""
     call.need_administrator()
     found = _topic_permissions(call)
     if not found:
         raise not_found()
-    return await answers.rows_response(report.topic_permissions(found))
+    return await call.rows(report.topic_permissions(found))
 
 
 async def put_topic_permission(call: Call) -> web.Response:
     """PUT topic-permissions/vhost/user."""
     call.need_administrator()
     _need_both(call)
-    exchange, write, read = await call.need_keys("exchange", "write", "read")
+    exchange, write, read = await call.need_texts("exchange", "write", "read")
     value = await call.ask(
         requests.SetTopicPermissions(
             vhost=call.part("vhost"),
             user=call.part("user"),
-            exchange=str(exchange),
-            write=str(write),
-            read=str(read),
+            exchange=exchange,
+            write=write,
+            read=read,
         )
     )
     return answers.created(value["created"])

@@ -17,8 +17,8 @@ from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import ask
+from mirrormq.http.routes.definitions import exported
 from mirrormq.http.routes.nodes import About
-from mirrormq.meta.definitions import export
 from mirrormq.node import report, requests
 
 STATUS = {"not_authorised": 401, "not_found": 404, "unknown_command": 404, "internal_error": 500}
@@ -35,7 +35,6 @@ class Commands:
             "ping": lambda call, _: {"node": call.node.node_name},
             "status": lambda call, _: about.status(call.node),
             "environment": lambda _call, _: about.settings(),
-            "export_definitions": lambda call, given: export(call.state, given.get("vhost")),
         }
         self._lists: dict[str, Callable[[Call, Row], Iterator[Row]]] = {
             "list_vhosts": lambda call, _: report.vhosts(call.node),
@@ -71,15 +70,18 @@ class Commands:
             "list_consumers": lambda call, given: report.consumers(call.node, _vhost(call, given)),
         }
 
-    async def run(self, call: Call) -> web.Response:
+    async def run(self, call: Call) -> web.StreamResponse:
         """POST ctl/command."""
         call.need_administrator()
         name = call.part("command")
         given = await call.body()
+        if name == "export_definitions":
+            vhost = _vhost(call, given) if "vhost" in given else None
+            return await answers.pieces_response(call.request, exported(call.state, vhost))
         if name in self._single:
             return answers.response(self._single[name](call, given))
         if name in self._lists:
-            return await answers.rows_response(self._lists[name](call, given))
+            return await call.rows(self._lists[name](call, given))
         kind = REQUESTS.get(name)
         if kind is None:
             raise _fault("unknown_command", f"this node does not know the command {name}")

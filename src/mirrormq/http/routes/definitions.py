@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 
 from aiohttp import web
 
@@ -10,30 +10,42 @@ from mirrormq.http import answers
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import ask
-from mirrormq.meta.definitions import export
+from mirrormq.meta.definitions import sections
+from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 
+_UNSAFE = {ord(char): None for char in '"\\\r\n'}
 
-async def get_definitions(call: Call) -> web.Response:
+
+async def get_definitions(call: Call) -> web.StreamResponse:
     """GET definitions, and of one vhost."""
     call.need_administrator()
     vhost = call.request.match_info.get("vhost")
     if vhost is not None and vhost not in call.state.vhosts:
         raise bad_request("vhost_not_found")
-    found = answers.response(export(call.state, vhost))
+    headers = {}
     if "download" in call.request.query:
-        name = call.request.query["download"].replace('"', "")
-        found.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return found
+        name = call.request.query["download"].translate(_UNSAFE)
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return await answers.pieces_response(call.request, exported(call.state, vhost), headers)
+
+
+def exported(state: MetaState, vhost: str | None) -> Iterator[bytes]:
+    """A definition file in pieces: one of 10,000 queues must not hold the loop."""
+    yield b"{"
+    for number, (name, found) in enumerate(sections(state, vhost)):
+        yield (b"," if number else b"") + answers.encoded(name) + b":"
+        if isinstance(found, str):
+            yield answers.encoded(found)
+        else:
+            yield from answers.array(map(answers.encoded, found))
+    yield b"}"
 
 
 async def post_definitions(call: Call) -> web.Response:
     """POST definitions, and of one vhost: JSON, or a form with a file."""
     call.need_administrator()
-    try:
-        body = json.loads(await _text(call))
-    except ValueError:
-        raise bad_request("failed_to_parse_json") from None
+    body = answers.decoded(await _file(call), "failed_to_parse_json")
     if not isinstance(body, dict):
         raise bad_request("failed_to_parse_json")
     vhost = call.request.match_info.get("vhost")
@@ -44,14 +56,14 @@ async def post_definitions(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def _text(call: Call) -> str:
+async def _file(call: Call) -> bytes:
     if call.request.content_type != "multipart/form-data":
-        return await call.request.text()
+        return await call.request.read()
     form = await call.request.post()
     found = form.get("file", "")
     if isinstance(found, web.FileField):
-        return found.file.read().decode()
-    return found if isinstance(found, str) else bytes(found).decode()
+        return found.file.read()
+    return found.encode() if isinstance(found, str) else bytes(found)
 
 
 ROUTES = (

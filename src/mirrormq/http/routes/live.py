@@ -14,7 +14,7 @@ from mirrormq.node import report, requests
 DEFAULT_REASON = "Closed via management plugin"
 
 
-async def list_connections(call: Call) -> web.Response:
+async def list_connections(call: Call) -> web.StreamResponse:
     """GET connections, and of one vhost."""
     if "vhost" in call.request.match_info:
         call.need_vhost()
@@ -35,13 +35,13 @@ async def delete_connection(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def connection_channels(call: Call) -> web.Response:
+async def connection_channels(call: Call) -> web.StreamResponse:
     """GET connections/name/channels."""
     members = list(_connection(call).channels.values())
-    return await answers.rows_response(report.channel(call.node, member) for member in members)
+    return await call.rows(report.channel(call.node, member) for member in members)
 
 
-async def list_channels(call: Call) -> web.Response:
+async def list_channels(call: Call) -> web.StreamResponse:
     """GET channels, and of one vhost."""
     if "vhost" in call.request.match_info:
         call.need_vhost()
@@ -69,7 +69,7 @@ async def get_channel(call: Call) -> web.Response:
     raise not_found()
 
 
-async def list_consumers(call: Call) -> web.Response:
+async def list_consumers(call: Call) -> web.StreamResponse:
     """GET consumers, and of one vhost; those of vhosts the user may not see are left out."""
     wanted = call.request.match_info.get("vhost")
     if wanted is not None and wanted not in call.state.vhosts:

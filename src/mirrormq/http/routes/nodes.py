@@ -161,8 +161,8 @@ class About:
     async def put_cluster(self, call: Call) -> web.Response:
         """PUT cluster-name."""
         call.need_administrator()
-        (name,) = await call.need_keys("name")
-        await call.ask(requests.SetGlobalParameter(name="cluster_name", value=str(name)))
+        (name,) = await call.need_texts("name")
+        await call.ask(requests.SetGlobalParameter(name="cluster_name", value=name))
         return answers.no_content()
 
     async def aliveness(self, call: Call) -> web.Response:

@@ -20,7 +20,7 @@ INTERNAL_COLUMNS = ("pid", "owner_pid", "exclusive_consumer_pid")
 # --- queues ---
 
 
-async def list_queues(call: Call) -> web.Response:
+async def list_queues(call: Call) -> web.StreamResponse:
     """GET queues, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     found = chain.from_iterable(list(call.state.queues_in(name)) for name in vhosts)
@@ -76,7 +76,7 @@ async def purge_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def queue_bindings(call: Call) -> web.Response:
+async def queue_bindings(call: Call) -> web.StreamResponse:
     """GET queues/vhost/name/bindings."""
     record = _queue(call)
     found = call.state.bindings_to(record.vhost, "queue", record.name)
@@ -100,7 +100,7 @@ def _queue_row(call: Call, record: records.Queue) -> Row:
 # --- exchanges ---
 
 
-async def list_exchanges(call: Call) -> web.Response:
+async def list_exchanges(call: Call) -> web.StreamResponse:
     """GET exchanges, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     found = chain.from_iterable(list(call.state.exchanges_in(name)) for name in vhosts)
@@ -144,7 +144,7 @@ async def delete_exchange(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def exchange_bindings(call: Call) -> web.Response:
+async def exchange_bindings(call: Call) -> web.StreamResponse:
     """GET exchanges/vhost/name/bindings/source and /destination."""
     record = _exchange(call)
     end = call.part("end")
@@ -168,13 +168,13 @@ def _exchange(call: Call) -> records.Exchange:
 # --- bindings ---
 
 
-async def list_bindings(call: Call) -> web.Response:
+async def list_bindings(call: Call) -> web.StreamResponse:
     """GET bindings, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     return await _bindings(call, chain.from_iterable(report.bindings_of(call.node, name) for name in vhosts))
 
 
-async def list_bindings_between(call: Call) -> web.Response:
+async def list_bindings_between(call: Call) -> web.StreamResponse:
     """GET bindings/vhost/e/source/q/destination, and e for an exchange."""
     return await _bindings(call, _between(call, call.need_vhost()))
 
@@ -252,7 +252,7 @@ def _destination(call: Call) -> str:
     return "" if name == DEFAULT_EXCHANGE and _destination_type(call) == "exchange" else name
 
 
-async def _bindings(call: Call, found: Iterable[records.Binding]) -> web.Response:
+async def _bindings(call: Call, found: Iterable[records.Binding]) -> web.StreamResponse:
     return await call.listing(
         found,
         lambda record: next(report.bindings([record])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from mirrormq.http import answers
-from mirrormq.http.answers import Fault, not_found
+from mirrormq.http.answers import Fault, bad_request, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.meta import records
 from mirrormq.node import report, requests
@@ -13,11 +13,11 @@ from mirrormq.node import report, requests
 NO_VHOST = Fault(404, "not_found", "vhost_not_found")
 
 
-async def list_policies(call: Call, *, operator: bool) -> web.Response:
+async def list_policies(call: Call, *, operator: bool) -> web.StreamResponse:
     """GET policies, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     found = [record for name in vhosts for record in call.state.policies_in(name)]
-    return await answers.rows_response(report.policies(found, operator=operator))
+    return await call.rows(report.policies(found, operator=operator))
 
 
 async def get_policy(call: Call, *, operator: bool) -> web.Response:
@@ -32,12 +32,14 @@ async def put_policy(call: Call, *, operator: bool) -> web.Response:
     _need_right(call, operator=operator)
     vhost = call.need_vhost(NO_VHOST)
     pattern, definition = await call.need_keys("pattern", "definition")
+    if not isinstance(pattern, str):
+        raise bad_request("pattern must be a text")
     body = await call.body()
     value = await call.ask(
         requests.SetPolicy(
             vhost=vhost,
             name=call.part("name"),
-            pattern=str(pattern),
+            pattern=pattern,
             definition=definition,
             priority=body.get("priority", 0),
             apply_to=body.get("apply-to", "all"),
@@ -72,7 +74,7 @@ def _policy(call: Call, *, operator: bool) -> records.Policy:
 # --- parameters ---
 
 
-async def list_parameters(call: Call) -> web.Response:
+async def list_parameters(call: Call) -> web.StreamResponse:
     """GET parameters, of one component, of one component in one vhost."""
     call.need_policymaker()
     wanted = call.request.match_info
@@ -82,7 +84,7 @@ async def list_parameters(call: Call) -> web.Response:
     rows = [
         row for row in source(call.node) if row["vhost"] in vhosts and component in (None, row["component"])
     ]
-    return await answers.rows_response(rows)
+    return await call.rows(rows)
 
 
 async def get_parameter(call: Call) -> web.Response:
@@ -120,10 +122,10 @@ async def delete_parameter(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def list_global_parameters(call: Call) -> web.Response:
+async def list_global_parameters(call: Call) -> web.StreamResponse:
     """GET global-parameters."""
     call.need_policymaker()
-    return await answers.rows_response(report.global_parameters(call.node))
+    return await call.rows(report.global_parameters(call.node))
 
 
 async def get_global_parameter(call: Call) -> web.Response:
@@ -153,7 +155,7 @@ async def delete_global_parameter(call: Call) -> web.Response:
 
 
 def _policy_routes(path: str, *, operator: bool) -> list[tuple[str, str, Handler]]:
-    async def many(call: Call) -> web.Response:
+    async def many(call: Call) -> web.StreamResponse:
         return await list_policies(call, operator=operator)
 
     async def one(call: Call) -> web.Response:

@@ -11,7 +11,7 @@ from mirrormq.meta import records
 from mirrormq.node import report, requests
 
 
-async def list_vhosts(call: Call) -> web.Response:
+async def list_vhosts(call: Call) -> web.StreamResponse:
     """GET vhosts: those the user may see; the names of all for those who watch the node."""
     names = sorted(call.state.vhosts) if call.who.is_monitor else call.visible_vhosts()
     found = [call.state.vhosts[name] for name in names]
@@ -47,17 +47,17 @@ async def delete_vhost(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def permissions(call: Call) -> web.Response:
+async def permissions(call: Call) -> web.StreamResponse:
     """GET vhosts/name/permissions."""
     call.need_administrator()
-    return await answers.rows_response(report.permissions(call.state.permissions_in(_find(call).name)))
+    return await call.rows(report.permissions(call.state.permissions_in(_find(call).name)))
 
 
-async def topic_permissions(call: Call) -> web.Response:
+async def topic_permissions(call: Call) -> web.StreamResponse:
     """GET vhosts/name/topic-permissions."""
     call.need_administrator()
     found = call.state.topic_permissions_in(_find(call).name)
-    return await answers.rows_response(report.topic_permissions(found))
+    return await call.rows(report.topic_permissions(found))
 
 
 def tags_of(value: object) -> tuple[str, ...]:

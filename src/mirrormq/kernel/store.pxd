@@ -1,0 +1,61 @@
+# Entries of one queue, and the list of queues to visit (see store.pyx).
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from mirrormq.kernel.index cimport Entry, EntryHeap, EntryList, Graveyard
+from mirrormq.kernel.message cimport Msg
+
+# Why a record left its queue (written to the log with the removal).
+cdef enum:
+    ACK = 1
+    AUTO = 2
+    REJECTED = 3
+    EXPIRED = 4
+    MAXLEN = 5
+
+cdef struct Range:
+    uint64_t first
+    uint64_t last
+    uint8_t reason
+
+cdef struct Level:
+    EntryList ready
+    EntryHeap returned
+
+cdef class Worklist:
+    cdef list touched
+
+cdef class QueueStore:
+    cdef public object owner
+    cdef public bint dead_letter
+    cdef public bint counted             # returns go through Python: delivery limit and x-delivery-count
+    cdef public int64_t ttl_us
+    cdef readonly bint gone
+    cdef readonly uint32_t max_priority
+    cdef readonly uint64_t ready
+    cdef readonly uint64_t ready_bytes
+    cdef readonly uint64_t published
+    cdef Worklist work
+    cdef Graveyard grave
+    cdef bint touched
+    cdef EntryList waiting               # published, not yet in the log
+    cdef EntryList dying                 # rejected, expired, dropped: to be dead-lettered
+    cdef EntryList coming_back           # requeued, to be counted
+    cdef list refused
+    cdef Level* levels
+    cdef uint32_t top                    # no level above it holds anything
+    cdef Range* ranges
+    cdef uint32_t range_count
+    cdef uint32_t range_room
+
+    cdef int note_touch(self) except -1
+    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq) except -1
+    cdef uint32_t level_of(self, Msg* m) noexcept
+    cdef Entry* head(self, Level** at) noexcept
+    cdef void pop(self, Level* at, Entry* out) noexcept
+    cdef int give_back(self, const Entry* e) except -1
+    cdef int discard(self, const Entry* e, uint8_t reason) except -1
+    cdef int remove(self, Level* at, Entry* first, uint8_t reason) except -1
+    cdef int make_range_room(self) except -1
+    cdef void settle_seq(self, uint64_t seq, uint8_t reason) noexcept
+    cdef void bury_ready(self) noexcept
+    cdef void bury_all(self) noexcept

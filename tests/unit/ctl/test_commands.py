@@ -1,0 +1,322 @@
+"""Commands: what they ask of the node, what they print, how they exit. Texts and codes are rabbitmqctl's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mirrormq.ctl.commands.absent import SENTENCES
+from mirrormq.ctl.registry import COMMANDS
+from tests.unit.ctl.fakes import Terminal, refused
+
+STATUS: dict[str, Any] = {
+    "node": "mirrormq@here",
+    "cluster_name": "c",
+    "pid": 7,
+    "os": "Linux",
+    "uptime_seconds": 3,
+    "mirrormq_version": "0.1.0",
+    "rabbitmq_version": "3.10.8",
+    "python_version": "3.11.7",
+    "data_directory": "/data",
+    "config_files": [],
+    "log_files": ["<stderr>"],
+    "alarms": [],
+    "memory": {"used": 50_000_000, "limit": 1_000_000_000},
+    "disk": {"free": 2_000_000_000, "limit": 50_000_000},
+    "file_descriptors": {"used": 5, "limit": 100},
+    "totals": {"connections": 1, "queues": 2, "vhosts": 3},
+    "listeners": [
+        {
+            "node": "mirrormq@here",
+            "protocol": "amqp",
+            "interface": "[::]",
+            "port": 5672,
+            "purpose": "AMQP 0-9-1",
+        }
+    ],
+}
+
+
+@pytest.fixture
+def ctl(capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(capsys)
+
+
+CHANGES = [
+    (
+        "add_vhost v --description d --tags a,b",
+        "add_vhost",
+        {"name": "v", "description": "d", "tags": ["a", "b"]},
+    ),
+    ("delete_vhost v", "delete_vhost", {"name": "v"}),
+    ("add_user u p", "add_user", {"name": "u", "password": "p"}),
+    ("delete_user u", "delete_user", {"name": "u"}),
+    ("change_password u p", "change_password", {"name": "u", "password": "p"}),
+    ("clear_password u", "clear_password", {"name": "u"}),
+    ("set_user_tags u a b", "set_user_tags", {"name": "u", "tags": ["a", "b"]}),
+    ("set_user_tags u", "set_user_tags", {"name": "u", "tags": []}),
+    (
+        "-p v set_permissions u c w r",
+        "set_permissions",
+        {"vhost": "v", "user": "u", "configure": "c", "write": "w", "read": "r"},
+    ),
+    ("clear_permissions -p v u", "clear_permissions", {"vhost": "v", "user": "u"}),
+    (
+        "set_topic_permissions u x w r",
+        "set_topic_permissions",
+        {"vhost": "/", "user": "u", "exchange": "x", "write": "w", "read": "r"},
+    ),
+    ("clear_topic_permissions u", "clear_topic_permissions", {"vhost": "/", "user": "u", "exchange": None}),
+    ('set_vhost_limits {"max-queues":1}', "set_vhost_limits", {"vhost": "/", "limits": {"max-queues": 1}}),
+    ("clear_vhost_limits -p v", "clear_vhost_limits", {"vhost": "v"}),
+    ('set_user_limits u {"max-channels":1}', "set_user_limits", {"user": "u", "limits": {"max-channels": 1}}),
+    ("clear_user_limits u all", "clear_user_limits", {"user": "u", "limit": "all"}),
+    ("clear_policy p", "clear_policy", {"vhost": "/", "name": "p"}),
+    ("clear_operator_policy p", "clear_policy", {"vhost": "/", "name": "p", "operator": True}),
+    ("set_global_parameter g 1", "set_global_parameter", {"name": "g", "value": 1}),
+    ("set_cluster_name c", "set_global_parameter", {"name": "cluster_name", "value": "c"}),
+    ("close_connection <pid> why", "close_connection", {"connection": "<pid>", "reason": "why"}),
+]
+
+
+@pytest.mark.parametrize(("line", "command", "arguments"), CHANGES, ids=[line for line, _, _ in CHANGES])
+def test_a_change_is_asked_of_the_node_with_its_arguments(
+    ctl: Terminal, line: str, command: str, arguments: dict[str, Any]
+) -> None:
+    result = ctl.run(*line.split())
+    assert result.code == 0, result.err
+    assert ctl.node.asked == [(command, arguments)]
+    assert "..." in result.out
+
+
+def test_a_policy_is_sent_with_everything_that_was_given(ctl: Terminal) -> None:
+    words = [
+        "set_policy",
+        "--priority",
+        "3",
+        "--apply-to",
+        "queues",
+        "p",
+        "^x",
+        '{"max-length":5}',
+        "-p",
+        "v",
+    ]
+    result = ctl.run(*words)
+    expected = (
+        'Setting policy "p" for pattern "^x" to "{"max-length":5}" with priority "3" for vhost "v" ...\n'
+    )
+    assert result.out == expected
+    assert ctl.node.asked[0][1] == {
+        "vhost": "v",
+        "name": "p",
+        "pattern": "^x",
+        "definition": {"max-length": 5},
+        "priority": 3,
+        "apply_to": "queues",
+        "operator": False,
+    }
+
+
+def test_quiet_prints_nothing_but_the_result(ctl: Terminal) -> None:
+    assert ctl.run("-q", "delete_user", "u").out == ""
+    ctl.node.answers["list_users"] = [{"user": "u", "tags": []}]
+    assert ctl.run("-q", "list_users").out == "user\ttags\nu\t[]\n"
+    assert ctl.run("-s", "list_users").out == "u\t[]\n"
+    assert ctl.run("list_users", "--no-table-headers").out == "Listing users ...\nu\t[]\n"
+
+
+def test_json_answers_every_change_with_its_result(ctl: Terminal) -> None:
+    result = ctl.run("--json", "add_vhost", "v")
+    assert json.loads(result.out) == {"result": "ok", "node": "mirrormq@here"}
+
+
+def test_a_password_left_out_is_read_from_stdin(ctl: Terminal) -> None:
+    ctl.stdin = "secret\n"
+    assert ctl.run("add_user", "u").code == 0
+    assert ctl.node.asked == [("add_user", {"name": "u", "password": "secret"})]
+    ctl.stdin = ""
+    assert ctl.run("add_user", "u").code == 65
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("no_such_user", 67),
+        ("no_such_vhost", 65),
+        ("user_exists", 70),
+        ("bad_request", 65),
+        ("not_authorised", 77),
+        ("not_found", 69),
+    ],
+)
+def test_refusals_of_the_node_have_their_exit_codes(ctl: Terminal, kind: str, code: int) -> None:
+    ctl.node.answers["delete_user"] = refused(kind, "because")
+    result = ctl.run("delete_user", "u")
+    assert (result.code, result.err) == (code, "Error:\nbecause\n")
+    assert json.loads(ctl.run("--json", "delete_user", "u").err) == {"result": "error", "message": "because"}
+
+
+def test_a_wrong_password_exits_with_65_and_rabbitmqctls_words(ctl: Terminal) -> None:
+    ctl.node.answers["authenticate_user"] = refused("authentication_failed", "user 'u' - invalid credentials")
+    result = ctl.run("authenticate_user", "u", "p")
+    assert result.code == 65
+    assert result.err == "Error:\nError: failed to authenticate user \"u\"\nuser 'u' - invalid credentials\n"
+
+
+def test_deleting_a_missing_queue_exits_with_64_as_rabbitmqctl_does(ctl: Terminal) -> None:
+    ctl.node.answers["delete_queue"] = refused("no_such_queue", "no queue 'q' in vhost '/'")
+    result = ctl.run("delete_queue", "q", "--if-empty")
+    assert (result.code, result.err) == (64, "Error:\nQueue not found\n")
+    assert result.out == "Deleting queue 'q' on vhost '/' if queue is empty ...\n"
+    ctl.node.answers["delete_queue"] = {"messages": 2}
+    assert ctl.run("-q", "delete_queue", "q").out == "Queue was successfully deleted with 2 ready messages\n"
+
+
+# --- misuse ---
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("set_permissions", "not enough arguments."),
+        ("add_vhost a b", "too many arguments."),
+        ("list_queues --bogus", "Invalid options for this command:\n--bogus"),
+        ("list_queues bogus", "Info key(s) bogus are not supported"),
+        ("set_policy --priority x a b c", "Invalid value for '--priority'"),
+        ("export_definitions --format erlang f", "only json"),
+    ],
+)
+def test_misuse_exits_with_64_and_shows_the_usage(ctl: Terminal, line: str, text: str) -> None:
+    result = ctl.run(*line.split())
+    assert result.code == 64
+    assert f"Error (argument validation): {text}" in result.err or text in result.err
+    assert "Usage" in result.err
+    assert ctl.node.asked == []
+
+
+def test_an_unknown_command_suggests_the_nearest_one(ctl: Terminal) -> None:
+    result = ctl.run("list_queue")
+    assert result.code == 64
+    assert "Command 'list_queue' not found.\nDid you mean 'list_queues'?" in result.err
+
+
+@pytest.mark.parametrize("name", sorted(SENTENCES))
+def test_commands_that_cannot_exist_here_say_so_in_a_sentence(ctl: Terminal, name: str) -> None:
+    result = ctl.run(name, "some", "words")
+    assert result.code == 64
+    assert result.err == f"Error:\n{name}: {SENTENCES[name]}\n"
+
+
+def test_help_lists_every_command_and_explains_each(ctl: Terminal) -> None:
+    overview = ctl.run("help").out
+    for name, entry in COMMANDS.items():
+        assert entry.is_hidden or f"   {name} " in overview, name
+        page = ctl.run("help", name)
+        assert page.code == 0
+        assert f"mirrormqctl [--node <node>] [--quiet] {name}" in page.out
+    assert ctl.run("--help").out == overview
+    assert "set_policy" in ctl.run("set_policy", "--help").out
+    assert ctl.run("help", "nope").code == 64
+
+
+RABBITMQCTL = """
+add_user add_vhost authenticate_user autocomplete await_online_nodes await_startup cancel_sync_queue
+change_cluster_node_type change_password clear_global_parameter clear_operator_policy
+clear_parameter clear_password clear_permissions clear_policy clear_topic_permissions
+clear_user_limits clear_vhost_limits close_all_connections close_all_user_connections
+close_connection cluster_status decode delete_queue delete_user delete_vhost enable_feature_flag
+encode environment eval eval_file exec export_definitions force_boot force_gc force_reset
+forget_cluster_node help hipe_compile import_definitions join_cluster list_bindings list_channels
+list_ciphers list_connections list_consumers list_exchanges list_feature_flags
+list_global_parameters list_hashes list_node_auth_attempt_stats list_operator_policies
+list_parameters list_permissions list_policies list_queues list_topic_permissions
+list_unresponsive_queues list_user_limits list_user_permissions list_user_topic_permissions
+list_users list_vhost_limits list_vhosts node_health_check ping purge_queue rename_cluster_node
+report reset restart_vhost resume_listeners rotate_logs schema_info set_cluster_name
+set_disk_free_limit set_global_parameter set_log_level set_operator_policy set_parameter
+set_permissions set_policy set_topic_permissions set_user_limits set_user_tags set_vhost_limits
+set_vhost_tags set_vm_memory_high_watermark shutdown start_app status stop stop_app
+suspend_listeners sync_queue trace_off trace_on update_cluster_nodes version wait
+"""
+
+
+def test_every_command_of_rabbitmqctl_is_answered() -> None:
+    assert [name for name in RABBITMQCTL.split() if name not in COMMANDS] == []
+
+
+# --- the node and its health ---
+
+
+def test_status_has_rabbitmqctls_sections(ctl: Terminal) -> None:
+    ctl.node.answers["status"] = STATUS
+    text = ctl.run("status").out
+    for line in ("Runtime", "OS PID: 7", "Alarms\n\n(none)", "Queue count: 2", "port: 5672, protocol: amqp"):
+        assert line in text
+    assert json.loads(ctl.run("status", "--json").out) == STATUS
+    assert "Running Nodes\n\nmirrormq@here" in ctl.run("cluster_status").out
+
+
+def test_health_checks_exit_with_69_when_something_is_wrong(ctl: Terminal) -> None:
+    ctl.node.answers["status"] = STATUS
+    for line in ("check_running", "check_local_alarms", "check_alarms", "check_port_listener 5672"):
+        assert ctl.run(*line.split()).code == 0, line
+    assert ctl.run("check_protocol_listener", "amqp").code == 0
+    ctl.node.answers["status"] = {**STATUS, "alarms": ["disk"], "listeners": []}
+    for line in (
+        "check_local_alarms",
+        "check_alarms",
+        "check_port_listener 5672",
+        "check_protocol_listener amqp",
+    ):
+        assert ctl.run(*line.split()).code == 69, line
+    ctl.node.answers["list_vhosts"] = [{"name": "/", "cluster_state": {"mirrormq@here": "down"}}]
+    assert ctl.run("check_virtual_hosts").code == 69
+
+
+def test_settings_are_shown_as_lines_of_a_configuration_file(ctl: Terminal) -> None:
+    ctl.node.answers["environment"] = {"heartbeat": 60, "proxy_protocol": False, "listeners.tcp": ["5672"]}
+    text = ctl.run("-q", "environment").out
+    assert text == "heartbeat = 60\nlisteners.tcp = 5672\nproxy_protocol = false\n"
+
+
+# --- definitions ---
+
+
+def test_definitions_go_to_and_come_from_a_file(ctl: Terminal, tmp_path: Path) -> None:
+    ctl.node.answers["export_definitions"] = {"vhosts": [{"name": "v"}]}
+    file = tmp_path / "d.json"
+    assert ctl.run("export_definitions", str(file)).code == 0
+    assert ctl.run("import_definitions", str(file)).code == 0
+    assert ctl.node.asked[-1] == ("import_definitions", {"definitions": {"vhosts": [{"name": "v"}]}})
+    ctl.stdin = '{"users": []}'
+    assert ctl.run("import_definitions").code == 0
+    assert ctl.node.asked[-1] == ("import_definitions", {"definitions": {"users": []}})
+    assert json.loads(ctl.run("export_definitions", "-").out) == {"vhosts": [{"name": "v"}]}
+
+
+def test_files_that_cannot_be_used_exit_with_65(ctl: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("nonsense")
+    for line in (
+        f"import_definitions {tmp_path}/missing.json",
+        f"import_definitions {tmp_path}/bad.json",
+        f"export_definitions {tmp_path}/missing/d.json",
+    ):
+        assert ctl.run(*line.split()).code == 65, line
+    assert ctl.node.asked == []
+
+
+def test_a_node_that_cannot_be_found_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from mirrormq.ctl.main import main
+
+    assert main(["--data", str(tmp_path), "list_queues"]) == 69
+    assert capsys.readouterr().err.startswith(f"Error:\nno node runs below {tmp_path}; start one with")
+    assert main(["--url", "http://127.0.0.1:1", "--password-file", "/nope", "list_queues"]) == 66
+    assert main(["--url", "ftp://x", "--password-file", "/dev/null", "list_queues"]) == 64
+    assert main(["--url", "http://127.0.0.1:1", "--password-file", "/dev/null", "ping"]) == 69
