@@ -1,4 +1,4 @@
-"""A whole node without sockets, files or clocks: clients speak frames to it, time moves when the test says so."""
+"""A whole node without sockets, files or clocks: clients speak frames, time moves when the test says so."""
 
 import random
 from collections import deque
@@ -126,20 +126,26 @@ class Client:
 
     # --- sending ---
 
-    def bytes(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         self.kit.node.client_bytes(self.kit.now, self.conn, memoryview(data))
         self.kit.run()
 
     def send(self, method: Method, channel: int = 1) -> None:
-        self.bytes(frame(1, channel, methods.encode(method)))
+        self.feed(frame(1, channel, methods.encode(method)))
 
     def publish(
-        self, key: str, body: bytes = b"x", *, exchange: str = "", properties: bytes = b"\x00\x00", **more: Any
+        self,
+        key: str,
+        body: bytes = b"x",
+        *,
+        exchange: str = "",
+        properties: bytes = b"\x00\x00",
+        **more: Any,
     ) -> None:
         channel = more.pop("channel", 1)
         method = methods.BasicPublish(exchange=exchange, routing_key=key, **more)
         parts = frame(1, channel, methods.encode(method)) + header(len(body), properties, channel)
-        self.bytes(parts + (frame(3, channel, body) if body else b""))
+        self.feed(parts + (frame(3, channel, body) if body else b""))
 
     def ask(self, method: Method, reply: type[M], channel: int = 1) -> M:
         """Send and expect exactly this answer next."""
@@ -150,12 +156,15 @@ class Client:
         capabilities = more.pop(
             "capabilities", {"consumer_cancel_notify": True, "connection.blocked": True, "basic.nack": True}
         )
-        self.bytes(b"AMQP\x00\x00\x09\x01")
+        self.feed(b"AMQP\x00\x00\x09\x01")
         self.expect(methods.ConnectionStart, 0)
         response = b"\x00" + user.encode() + b"\x00" + password.encode()
         self.send(
             methods.ConnectionStartOk(
-                client_properties={"capabilities": capabilities}, mechanism="PLAIN", response=response, locale="en_US"
+                client_properties={"capabilities": capabilities},
+                mechanism="PLAIN",
+                response=response,
+                locale="en_US",
             ),
             0,
         )

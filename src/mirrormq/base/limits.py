@@ -81,7 +81,9 @@ handshake_frame_bytes_max = 4096
 """Largest frame before the client's tune-ok: every client can read and write frames of this size."""
 
 silence_us = 3_000_000
-"""How long a client that failed the handshake, or sent broken frames, is kept waiting before its socket is closed."""
+"""How long a client that failed the handshake, or sent broken frames, is kept waiting before its socket is
+closed.
+"""
 
 close_wait_us = 30_000_000
 """How long to wait for the client to answer connection.close and close the socket."""
@@ -107,7 +109,9 @@ import_slice_max = 50
 """Commands of a definition file applied before the import waits for the disk and lets others go on."""
 
 close_reason_bytes_max = 200
-"""An administrator's reason for closing a connection; longer ones are cut, since a reply text has 255 octets."""
+"""An administrator's reason for closing a connection; longer ones are cut, since a reply text has 255
+octets.
+"""
 assert close_reason_bytes_max + 40 <= short_string_bytes_max
 
 http_slice_ms = 1

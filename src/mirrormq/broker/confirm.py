@@ -1,8 +1,9 @@
 """Publisher confirms of one channel: never per message, always in order.
 
-Guarantee: basic.ack for publish number n is sent only when every queue that took one of the messages 1..n has made it
-durable. A pass leaves one barrier (highest publish number, positions in the logs it touched); barriers are released
-from the front, and all that are released together are answered by one cumulative basic.ack.
+Guarantee: basic.ack for publish number n is sent only when every queue that took one of the messages 1..n
+has made it durable. A pass leaves one barrier (highest publish number, positions in the logs it touched);
+barriers are released from the front, and all that are released together are answered by one cumulative
+basic.ack.
 """
 
 from collections import deque

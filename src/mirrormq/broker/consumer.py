@@ -1,7 +1,7 @@
 """A subscription: who gets messages of a queue, in which order of preference.
 
-Among consumers with credit the highest `x-priority` is served first and equals take turns; with a single active
-consumer only the first registered one is served until it goes.
+Among consumers with credit the highest `x-priority` is served first and equals take turns; with a single
+active consumer only the first registered one is served until it goes.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,9 @@ class Consumers:
         return len(self.members)
 
     def add(self, consumer: Consumer, queue_text: str) -> None:
-        """Register; refused while an exclusive consumer exists, or if this one wants to be exclusive among others."""
+        """Register; refused while an exclusive consumer exists, or if this one wants to be exclusive among
+        others.
+        """
         if any(member.exclusive for member in self.members) or (consumer.exclusive and self.members):
             raise access_refused(f"{queue_text} in exclusive use")
         self.members.append(consumer)

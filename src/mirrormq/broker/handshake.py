@@ -132,7 +132,8 @@ class Handshake:
         connection.auth_mechanism = method.mechanism
         if method.mechanism not in self._mechanisms():
             if method.mechanism == "EXTERNAL" and connection.peer.tls:
-                self._refuse_login("the client has no certificate")  # as RabbitMQ, which offers it to all on TLS
+                # As RabbitMQ, which offers EXTERNAL to everybody on TLS.
+                self._refuse_login("the client has no certificate")
                 return
             raise command_invalid(f"invalid authentication mechanism '{method.mechanism}'")
         credentials = sasl.parse_response(method.mechanism, method.response)

@@ -99,7 +99,9 @@ class Host(Protocol):
     def authenticate(
         self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
     ) -> None:
-        """Check a log-in (password None: the certificate was verified); `done` gets None or why it was refused."""
+        """Check a log-in (password None: the certificate was verified); `done` gets None or why it was
+        refused.
+        """
         ...
 
     def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
@@ -111,7 +113,9 @@ class Host(Protocol):
         ...
 
     def heard(self, connection: "Connection") -> None:
-        """The connection serves frames in this pass: its publishes are confirmed and weighed at the end of it."""
+        """The connection serves frames in this pass: its publishes are confirmed and weighed at the end of
+        it.
+        """
         ...
 
     def next_uid(self) -> int:

@@ -1,14 +1,15 @@
 """One queue on its master node: decisions about its messages, made once per pass.
 
 Guarantees
-- Every change goes append → apply: publishes get their seqs from the log before they are ready, what leaves the queue
-  is written to the log in coalesced ranges.
-- Order: first what came back, then expiry, then new messages, then delivery. A message whose time to live is 0 is
-  therefore delivered if a consumer waits, and expires otherwise; limits count what no consumer could take.
+- Every change goes append → apply: publishes get their seqs from the log before they are ready, what leaves
+  the queue is written to the log in coalesced ranges.
+- Order: first what came back, then expiry, then new messages, then delivery. A message whose time to live
+  is 0 is therefore delivered if a consumer waits, and expires otherwise; limits count what no consumer
+  could take.
 - A queue that is gone changes nothing any more; late acknowledgements of its messages are ignored.
 
-The per-message work is in `kernel.cores.QueueCore`; nothing here runs per message, except for what is dead-lettered,
-counted or refused.
+The per-message work is in `kernel.cores.QueueCore`; nothing here runs per message, except for what is
+dead-lettered, counted or refused.
 """
 
 from typing import TYPE_CHECKING
@@ -101,7 +102,8 @@ class Queue:
         if self.record.exclusive and self.record.owner != conn_id:
             raise resource_locked(
                 f"cannot obtain exclusive access to locked {self.text}. It could be originally declared on "
-                "another connection or the exclusive property value does not match that of the original declaration."
+                "another connection or the exclusive property value does not match that of the original "
+                "declaration."
             )
 
     # --- clients --------------------------------------------------------------------------------
@@ -253,14 +255,13 @@ class Queue:
 
     def _delete(self) -> None:
         record = self.record
-        self.host.propose(
-            DeleteQueue(vhost=record.vhost, name=record.name, id=record.id), lambda _: None, record.outlives_restart
-        )
+        command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
+        self.host.propose(command, lambda _: None, record.outlives_restart)
 
     # --- back-pressure --------------------------------------------------------------------------
 
     def is_ahead(self, limit: int) -> bool:
-        """Do publishers run ahead of consumers that would take more? Without such a consumer only memory counts."""
+        """Do publishers run ahead of consumers that would take more? Without one, only memory counts."""
         if self.core.ready_bytes <= limit:
             return False
         return any(

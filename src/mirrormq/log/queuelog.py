@@ -1,8 +1,8 @@
 """The seam between a queue and its durability: every change is appended here before it is applied.
 
-Guarantee of the interface: seqs are dense and only grow; a position that was reported durable stays so. The queue
-does not know what kind of log it has. A publish may be confirmed when `durable` has reached the position its
-append returned; for `MemoryLog` that is at once.
+Guarantee of the interface: seqs are dense and only grow; a position that was reported durable stays so. The
+queue does not know what kind of log it has. A publish may be confirmed when `durable` has reached the
+position its append returned; for `MemoryLog` that is at once.
 """
 
 from collections.abc import Sequence

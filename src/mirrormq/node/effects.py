@@ -1,7 +1,7 @@
 """What the node wants done, in order; the driver drains it after every input.
 
-Effects are per batch, never per message. The driver may reorder nothing: a flush covers every append before it, a
-close comes after the bytes that were written before it.
+Effects are per batch, never per message. The driver may reorder nothing: a flush covers every append before
+it, a close comes after the bytes that were written before it.
 """
 
 from typing import Any, Literal, NamedTuple

@@ -1,9 +1,9 @@
 """The node: every input from the machine comes in here, every effect on it goes out through `effects`.
 
-Contract: each method takes the time of the input, runs to completion, never waits and never blocks. The same class
-runs under the asyncio driver and in the simulator. Inputs only read and mark; the work of a loop pass is done once in
-`end_pass`, in this order: queues that were touched, confirms, back-pressure, outputs. One pass therefore costs one
-visit per queue and one write per connection, however many messages it carried.
+Contract: each method takes the time of the input, runs to completion, never waits and never blocks. The
+same class runs under the asyncio driver and in the simulator. Inputs only read and mark; the work of a loop
+pass is done once in `end_pass`, in this order: queues that were touched, confirms, back-pressure, outputs.
+One pass therefore costs one visit per queue and one write per connection, however many messages it carried.
 """
 
 import heapq
@@ -232,7 +232,9 @@ class Node:
             self.effects.write(conn)
 
     def _turn_queues(self) -> None:
-        """Dead letters touch further queues in the same pass; what a cycle leaves over waits for the next one."""
+        """Dead letters touch further queues in the same pass; what a cycle leaves over waits for the next
+        one.
+        """
         for _ in range(limits.turn_rounds_max):
             touched = self.work.take()
             if not touched:
@@ -294,7 +296,7 @@ class Node:
         self._compute("argon2_hash", arguments, lambda made: done(str(made), ARGON2ID))
 
     def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
-        """Call `done` at the end of a pass in which everything published to these queues so far is durable."""
+        """Call `done` at the end of the pass in which all that was published to these queues is durable."""
         self._turn_queues()
         self._barriers.append((_positions(queues), done))
 
@@ -372,7 +374,8 @@ class Node:
     def _check_next_password(self) -> None:
         work = self.authenticator.next_work()
         if work is not None:
-            self._compute("argon2_verify", work.args, lambda matches: self._password_checked(work.token, matches))
+            token = work.token
+            self._compute("argon2_verify", work.args, lambda matches: self._password_checked(token, matches))
 
     def _password_checked(self, token: int, matches: object) -> None:
         for ticket, verdict in self.authenticator.finish(token, matches is True, self.now):

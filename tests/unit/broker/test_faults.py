@@ -17,9 +17,7 @@ from mirrormq.broker import faults
             bytes(range(17)),
             0,
             "type 1, first 16 octets = <<0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15>>: "
-             "{invalid_frame_end_marker,\n"
-            + " " * 70
-            + "0}",
+            "{invalid_frame_end_marker,\n" + " " * 70 + "0}",
         ),
         (
             bytes((139, 246, 8, 106, 42, 237, 168, 93, 127, 124, 197, 119, 58, 100, 82, 7, 0)),

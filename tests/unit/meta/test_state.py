@@ -1,6 +1,5 @@
 """The state machine of definitions: what commands change and refuse, and that none is left half done."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -59,7 +59,7 @@ def test_confirms_are_cumulative_per_pass():
     assert client.take() == [methods.BasicAck(1, False)]
     from tests.support.kernelkit import publish
 
-    client.bytes(publish(b"q", b"a") + publish(b"q", b"b") + publish(b"nowhere", b"c"))
+    client.feed(publish(b"q", b"a") + publish(b"q", b"b") + publish(b"nowhere", b"c"))
     assert client.take() == [methods.BasicAck(4, True)]
 
 
@@ -79,7 +79,7 @@ def test_publishes_beyond_reject_publish_are_nacked_and_the_others_confirmed():
     client = NodeKit().client()
     client.declare("q", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
     client.ask(methods.ConfirmSelect(), methods.ConfirmSelectOk)
-    client.bytes(b"".join(publish(b"q", b"x") for _ in range(4)))
+    client.feed(b"".join(publish(b"q", b"x") for _ in range(4)))
     assert client.take() == [
         methods.BasicNack(3, False, False),
         methods.BasicNack(4, False, False),
@@ -95,7 +95,7 @@ def test_consumers_of_one_queue_take_turns_within_a_batch():
     first.declare("q")
     first.consume("q", no_ack=True)
     second.consume("q", no_ack=True)
-    sender.bytes(b"".join(publish(b"q", b"%d" % i) for i in range(6)))
+    sender.feed(b"".join(publish(b"q", b"%d" % i) for i in range(6)))
     assert first.deliveries() == [b"0", b"2", b"4"]
     assert second.deliveries() == [b"1", b"3", b"5"]
 
@@ -145,9 +145,8 @@ def test_messages_expire_by_the_clock_and_are_dead_lettered():
     kit = NodeKit()
     client = kit.client()
     client.declare("dead")
-    client.declare(
-        "q", arguments={"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-    )
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client.declare("q", arguments={"x-message-ttl": 1000, **letters})
     client.publish("q", b"late")
     kit.advance(0.5)
     assert kit.node.vhosts["/"].queues["q"].message_count == 1
@@ -252,7 +251,7 @@ def test_a_purged_queue_frees_its_memory_in_slices():
     kit = NodeKit()
     client = kit.client()
     client.declare("q")
-    client.bytes(publish(b"q", b"x") * (limits.entries_freed_per_pass + 10))
+    client.feed(publish(b"q", b"x") * (limits.entries_freed_per_pass + 10))
     count = client.ask(methods.QueuePurge(queue="q"), methods.QueuePurgeOk).message_count
     assert count == limits.entries_freed_per_pass + 10
     assert not kit.node.needs_pass
