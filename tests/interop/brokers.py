@@ -78,17 +78,20 @@ def _admin(host: str, port: int) -> Admin:
 @contextlib.contextmanager
 def launch(config: Sequence[str] = ()) -> Iterator[Broker]:
     """A broker of its own with further lines of rabbitmq.conf."""
-    if kind() == "rabbitmq":
-        with rabbitmq.running(PLUGINS, config) as node:
-            if any(line.startswith("consumer_timeout") for line in config):
-                # RabbitMQ looks once a minute for overdue acknowledgements unless told otherwise.
-                node.ctl("eval", "application:set_env(rabbit, channel_tick_interval, 500).")
-            broker = Broker("rabbitmq", node.host, node.port, node.management_port, node.pid, node.folder)
-            yield broker
-            broker.admin.close()
-    else:
-        with _mirrormq(config) as broker:
-            yield broker
+    with rabbitmq_server(config) if kind() == "rabbitmq" else _mirrormq(config) as broker:
+        yield broker
+
+
+@contextlib.contextmanager
+def rabbitmq_server(config: Sequence[str] = ()) -> Iterator[Broker]:
+    """A RabbitMQ with everything the tests need of its plugins."""
+    with rabbitmq.running(PLUGINS, config) as node:
+        if any(line.startswith("consumer_timeout") for line in config):
+            # RabbitMQ looks once a minute for overdue acknowledgements unless told otherwise.
+            node.ctl("eval", "application:set_env(rabbit, channel_tick_interval, 500).")
+        broker = Broker("rabbitmq", node.host, node.port, node.management_port, node.pid, node.folder)
+        yield broker
+        broker.admin.close()
 
 
 @contextlib.contextmanager
