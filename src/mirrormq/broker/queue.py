@@ -192,7 +192,8 @@ class Queue:
         core = self.core
         now = self.host.now
         if self.settings.overflow == "drop-head":
-            core.drop_head(self._max_length, self._max_bytes)  # what came back counts before consumers are served
+            # What came back counts before consumers are served.
+            core.drop_head(self._max_length, self._max_bytes)
             self._admit()
             core.deliver(now.wall, now.mono)
             core.drop_head(self._max_length, self._max_bytes)
