@@ -1,5 +1,5 @@
 # One target per task; each is also a command a person can type.
-.PHONY: setup build run test quick lint types fmt unit tidy fuzz bench clean
+.PHONY: kill campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
 
 setup:
 	bash -c '. tools/setup.sh && prepare dev'
@@ -26,3 +26,10 @@ fmt: setup
 
 clean:
 	rm -rf build dist src/mirrormq/kernel/*.so
+
+# Long targets: rounds of kill -9 under load, and an hour of simulated crashes.
+kill: setup
+	.venv/bin/python -m tests.integration.killrun --rounds 50
+
+campaign: setup
+	.venv/bin/python -m mirrormq.sim log --seconds 3600

@@ -1,4 +1,4 @@
-"""Check every kernel/*.pyi against the built module with mypy's stubtest.
+"""Check every kernel/*.pyi and runtime/*.pyi against the built module with mypy's stubtest.
 
 Cython functions carry less information than Python ones, so what stubtest cannot see in compiled code
 (names of positional parameters of C methods, generated members) is allowed by the list below.
@@ -25,10 +25,11 @@ ALLOWED = r"""
 
 def main() -> int:
     """Return stubtest's exit code."""
-    stubs = sorted(Path("src/mirrormq/kernel").glob("*.pyi"))
+    folders = [Path("src/mirrormq", package) for package in ("kernel", "runtime")]
+    stubs = [stub for folder in folders for stub in sorted(folder.glob("*.pyi"))]
     if not stubs:
         return 0
-    modules = [f"mirrormq.kernel.{stub.stem}" for stub in stubs if stub.stem != "__init__"]
+    modules = [f"mirrormq.{stub.parent.name}.{stub.stem}" for stub in stubs if stub.stem != "__init__"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as allowed:
         allowed.write(ALLOWED)
         allowed.flush()

@@ -18,6 +18,7 @@ from mirrormq.broker.vhost import VHost
 from mirrormq.kernel.cores import QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
+from mirrormq.log.queuelog import MemoryLog
 from mirrormq.meta import commands, records
 from mirrormq.meta.access import Access
 from mirrormq.meta.state import MetaState, Outcome
@@ -158,7 +159,7 @@ class FakeHost:
                 if channel is not None:
                     publish_no, _ = core.take_barrier()
                     channel.confirm.barrier(publish_no, [])
-                    channel.confirm.advance()
+                    channel.confirm.advance(0)
             connection.reader.take_fed()
         barriers, self._barriers = self._barriers, []
         for done in barriers:
@@ -194,6 +195,23 @@ class FakeHost:
 
     def wake_queue(self, queue: Queue, at_mono: int) -> None:
         """No timers: tests give queues their turn."""
+
+    @property
+    def meta_index(self) -> int:
+        return 0
+
+    def after_flush(self, done: Callable[[], None]) -> None:
+        done()
+
+    def open_log(self, record: records.Queue) -> MemoryLog:
+        """Nothing is durable here."""
+        return MemoryLog()
+
+    def drop_log(self, record: records.Queue) -> None:
+        """Nothing was kept."""
+
+    def read(self, file: str, offset: int, length: int, done: Callable[..., None]) -> None:
+        raise AssertionError(file)
 
     def heard(self, connection: object) -> None:
         """No passes: tests look at the reader themselves."""

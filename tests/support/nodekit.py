@@ -43,9 +43,13 @@ class EmptyDisk:
 class NodeKit:
     """A started node; flushes are done at once unless `hold_flushes` is set."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, disk: Any = None, **settings: Any) -> None:
         self.now = Now(1_000_000, 1_700_000_000_000_000)
-        self.node = Node(self.now, name="mirrormq@test", settings=BrokerSettings(**settings), rng=SeededRng())
+        self.disk = disk
+        if disk is not None:
+            settings.setdefault("queue_log", "journal")
+        rng = SeededRng(len(disk.list("")) if disk is not None else 0)
+        self.node = Node(self.now, name="mirrormq@test", settings=BrokerSettings(**settings), rng=rng)
         self.hold_flushes = False
         self.flushes: list[int] = []
         self.notes: list[fx.Note] = []
@@ -54,7 +58,7 @@ class NodeKit:
         self.paused: set[int] = set()
         self._conn = 0
         fresh = bootstrap_commands("guest", salted_hash(b"guest", b"salt"), "/", ("administrator",))
-        self.node.start(self.now, EmptyDisk(), fresh)
+        self.node.start(self.now, disk or EmptyDisk(), fresh)
         self.run()
 
     def run(self) -> None:
@@ -92,8 +96,10 @@ class NodeKit:
             if isinstance(effect, fx.Write):
                 data = bytes(self.node.take_output(effect.conn))
                 self.clients[effect.conn].received(data)
-            elif isinstance(effect, fx.Flush | fx.Replace):
-                self.flushes.append(effect.token)
+            elif isinstance(effect, fx.Append | fx.Flush | fx.Replace | fx.Remove):
+                self._to_disk(effect)
+            elif isinstance(effect, fx.Read):
+                self._read(effect)
             elif isinstance(effect, fx.Close):
                 self.closed.add(effect.conn)
             elif isinstance(effect, fx.Pause):
@@ -106,9 +112,24 @@ class NodeKit:
             self.flush()
         return bool(items)
 
+    def _read(self, effect: fx.Read) -> None:
+        if effect.file not in self.disk.list(effect.file):
+            self.node.disk_read(self.now, effect.token, None, "No such file or directory")
+            return
+        data = self.disk.read(effect.file)[effect.offset : effect.offset + effect.length]
+        self.node.disk_read(self.now, effect.token, data, None)
+
+    def _to_disk(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None:
+        if self.disk is not None:
+            getattr(self.disk, type(effect).__name__.lower())(*effect)
+        elif isinstance(effect, fx.Flush | fx.Replace):
+            self.flushes.append(effect.token)
+
     def flush(self) -> None:
         """The disk reports everything it was asked for."""
         tokens, self.flushes = self.flushes, []
+        while self.disk is not None and (token := self.disk.finish_next()) is not None:
+            tokens.append(token)
         for token in tokens:
             self.node.disk_done(self.now, token)
 

@@ -73,6 +73,13 @@ proxy_header_bytes_max = 4_096
 open_files_percent_max = 90
 """Part of the allowed descriptors above which new connections are refused."""
 
+open_data_files_max = 512
+"""Data files kept open; beyond it the one not used for longest is closed, flushed first if it has to be."""
+
+open_data_files_percent_max = 4
+"""The same as a part of the allowed descriptors, if that is less; some that are being closed come on top."""
+assert open_files_percent_max + 2 * open_data_files_percent_max < 100, "connections must leave room for files"
+
 tick_us = 1_000_000
 """Longest time between two ticks of the node."""
 
@@ -131,3 +138,52 @@ http_page_size = 100
 
 http_page_size_max = 500
 """Most rows of a page."""
+
+# --- queue log ---
+journal_file_bytes = 32 * 1024 * 1024
+"""Size at which a journal file is followed by the next."""
+
+journal_files_max = 4
+"""Journal files kept before the oldest is emptied into segments: recovery reads no more than about this."""
+
+removal_flush_us = 100_000
+"""Longest time a removal waits for a flush."""
+
+place_bytes_min = 64 * 1024
+"""Distance of two places in the index of a queue: how much is read to find one record."""
+
+horizon_chunk_min = 64
+horizon_chunk_max = 4096
+"""Bounds of how far the delivery horizon runs ahead: what a crash may mark as redelivered without need."""
+
+queue_memory_bytes = 16 * 1024 * 1024
+"""Bytes of ready messages a queue keeps in memory before the rest is left on disk."""
+
+window_entries = 4096
+"""Entries of a spilled queue kept in memory at its head, and read back at once."""
+
+read_back_bytes = 1024 * 1024
+"""Bytes read from disk at once for a queue whose head lies there."""
+
+recycle_slice_bytes = 1024 * 1024
+"""Bytes of a journal file emptied in one step: about a millisecond."""
+
+segment_bytes_min = 1024 * 1024
+segment_bytes_max = 64 * 1024 * 1024
+"""Size of a queue's first segment, and of its largest."""
+
+pace_messages = 500
+"""Ready messages up to which confirms are never held for consumers."""
+
+pace_rate_min = 2_000
+"""Messages per second that consumers must take for publishers to be paced by them."""
+
+pace_us_max = 20_000
+"""Longest time a confirm is held for consumers."""
+assert pace_us_max < 50_000, "RabbitMQ confirms in some 50 ms under load"
+
+pace_window_us = 50_000
+"""Time over which the rate of consumers is measured."""
+
+segment_dead_bytes_max = 16 * 1024 * 1024
+"""Bytes in dead segments at which they are given back without waiting for the journal to fill."""

@@ -236,7 +236,7 @@ class Channel:
                 queue.owner.turn()
         positions = [(queue.owner.log, queue.owner.log.end) for queue in queues if not queue.gone]
         self.confirm.barrier(publish_no, positions)
-        self.confirm.advance()
+        self.confirm.advance(self.host.now.mono)
 
     def stop(self) -> None:
         """Give back what the channel holds; nothing is delivered on it any more. Safe to call again."""
@@ -301,12 +301,14 @@ class Channel:
             raise not_found(f"no {self.text('exchange', name)}")
         return exchange
 
-    def queue(self, name: str) -> "Queue":
+    def queue(self, name: str, *, may_be_damaged: bool = False) -> "Queue":
         """Find a queue this connection may use; 404 if there is none, 405 if it is exclusive to another."""
         queue = self.vhost.queues.get(name)
         if queue is None:
             raise not_found(f"no {self.text('queue', name)}")
         queue.may_use(self.connection.conn_id)
+        if queue.damage is not None and not may_be_damaged:
+            raise not_found(f"{queue.text} is damaged and not served: {queue.damage}")
         return queue
 
     def queue_name(self, name: str) -> str:

@@ -12,6 +12,8 @@ from mirrormq.wire.methods import Method
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
 
+GET = "get"
+
 
 def on_qos(channel: "Channel", method: methods.BasicQos) -> None:
     """Set prefetch: for consumers yet to come or, with `global`, shared by all consumers of the channel.
@@ -86,8 +88,16 @@ def on_get(channel: "Channel", method: methods.BasicGet) -> None:
             f"cannot obtain access to locked {queue.text}. basic.get operations are not supported "
             "by quorum queues with single active consumer"
         )
-    if not queue.get(channel.core, method.no_ack):
+    if queue.wait_to_get(lambda: _get_again(channel, method)):
+        channel.connection.park(GET)
+    elif not queue.get(channel.core, method.no_ack):
         channel.send(methods.BasicGetEmpty())
+
+
+def _get_again(channel: "Channel", method: methods.BasicGet) -> None:
+    if not channel.closing:
+        channel.on_method(method)
+    channel.connection.unpark(GET)
 
 
 def on_recover_async(channel: "Channel", method: methods.BasicRecoverAsync) -> None:

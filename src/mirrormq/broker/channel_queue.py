@@ -39,7 +39,7 @@ def on_delete(channel: "Channel", method: methods.QueueDelete) -> None:
     if name not in channel.vhost.queues:
         _answer_delete(channel, method, 0)
         return
-    queue = channel.queue(name)
+    queue = channel.queue(name, may_be_damaged=True)
     count = ready_count(queue)
     if method.if_empty and count:
         raise precondition_failed(f"{queue.text} not empty")

@@ -4,14 +4,27 @@ Guarantee: basic.ack for publish number n is sent only when every queue that too
 has made it durable. A pass leaves one barrier (highest publish number, positions in the logs it touched);
 barriers are released from the front, and all that are released together are answered by one cumulative
 basic.ack.
+
+A barrier may also be held for some milliseconds although everything is durable: publishers that wait for
+confirms are paced that way when they run ahead of busy consumers (`Queue.pace_us`).
 """
 
 from collections import deque
+from typing import NamedTuple, Protocol
 
 from mirrormq.kernel.cores import ChannelCore
-from mirrormq.log.queuelog import QueueLog
 
-Position = tuple[QueueLog, int]
+
+class Durable(Protocol):
+    """A log, as far as a barrier asks it."""
+
+    @property
+    def durable(self) -> int:
+        """Every entry up to here survives a crash."""
+        ...
+
+
+Position = tuple[Durable, int]
 
 _ACK = bytes.fromhex("003c0050")
 _NACK = bytes.fromhex("003c0078")
@@ -19,12 +32,20 @@ _SINGLE = b"\x00"
 _MULTIPLE = b"\x01"
 
 
+class Barrier(NamedTuple):
+    """Publishes up to a number, what they wait for, and the time before which they are not confirmed."""
+
+    publish_no: int
+    positions: list[Position]
+    not_before: int
+
+
 class ConfirmTracker:
     """Barriers of one channel in confirm mode."""
 
     def __init__(self, core: ChannelCore) -> None:
         self._core = core
-        self._barriers: deque[tuple[int, list[Position]]] = deque()
+        self._barriers: deque[Barrier] = deque()
         self._answered = 0
         self._refused: set[int] = set()
 
@@ -38,20 +59,27 @@ class ConfirmTracker:
         """Is some barrier not released yet?"""
         return bool(self._barriers)
 
-    def barrier(self, publish_no: int, positions: list[Position]) -> None:
+    @property
+    def not_before(self) -> int:
+        """When the first barrier may be released (mono µs), 0 if only its logs hold it."""
+        return self._barriers[0].not_before if self._barriers else 0
+
+    def barrier(self, publish_no: int, positions: list[Position], not_before: int = 0) -> None:
         """All publishes up to this number are done when these logs are durable up to these positions."""
-        self._barriers.append((publish_no, positions))
+        self._barriers.append(Barrier(publish_no, positions, not_before))
 
     def nack(self, publish_no: int) -> None:
         """A queue refused this publish; it is answered in its place, once."""
         if publish_no > self._answered:
             self._refused.add(publish_no)
 
-    def advance(self) -> None:
+    def advance(self, now_mono: int) -> None:
         """Answer everything whose barrier is released."""
         released = 0
-        while self._barriers and all(log.durable >= position for log, position in self._barriers[0][1]):
-            released = self._barriers.popleft()[0]
+        while self._barriers and self._barriers[0].not_before <= now_mono:
+            if not all(log.durable >= position for log, position in self._barriers[0].positions):
+                break
+            released = self._barriers.popleft().publish_no
         if released > self._answered:
             self._answer(released)
 

@@ -5,7 +5,7 @@ The node implements it for real; tests and the simulator use the same node or a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.rng import Rng
@@ -13,6 +13,10 @@ from mirrormq.base.types import Now, Peer
 from mirrormq.kernel.cores import QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
+from mirrormq.log.disk import ReadDone
+from mirrormq.log.journal import Fsync
+from mirrormq.log.queuelog import QueueLog
+from mirrormq.meta import records
 from mirrormq.meta.access import Access
 from mirrormq.meta.commands import Command
 from mirrormq.meta.state import MetaState, Outcome
@@ -41,6 +45,12 @@ class BrokerSettings:
     """Free bytes on the data folder's disk below which publishers are held; 0 = no limit."""
     loopback_users: frozenset[str] = frozenset({"guest"})
     default_vhost: str = "/"
+    queue_log: Literal["memory", "journal"] = "memory"
+    """Where messages of durable queues are kept: in memory only, or in the queue log (unfinished)."""
+    fsync: Fsync = "always"
+    """Confirm persistent publishes only after a flush (`always`), or when the operating system has them."""
+    fsync_interval_ms: int = 1000
+    """With `interval`: longest time until what was confirmed is flushed."""
     auth_mechanisms: tuple[str, ...] = ()
     """Mechanisms offered to clients; empty = all that fit the connection."""
     argon2_cost: tuple[int, int, int] = (19 * 1024, 2, 1)
@@ -106,6 +116,27 @@ class Host(Protocol):
 
     def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
         """Call `done` once everything published to these queues so far is durable."""
+        ...
+
+    @property
+    def meta_index(self) -> int:
+        """Index of the last metadata command applied, durable or not."""
+        ...
+
+    def after_flush(self, done: Callable[[], None]) -> None:
+        """Call `done` when every change of a queue so far is durable."""
+        ...
+
+    def open_log(self, record: records.Queue) -> QueueLog:
+        """The log of a queue: a durable one for queues that outlive a restart."""
+        ...
+
+    def drop_log(self, record: records.Queue) -> None:
+        """The queue is deleted."""
+        ...
+
+    def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
+        """Read a part of a file of the data folder; `done` gets the bytes, or None and why not."""
         ...
 
     def wake_queue(self, queue: "Queue", at_mono: int) -> None:

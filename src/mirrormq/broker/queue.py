@@ -12,6 +12,7 @@ The per-message work is in `kernel.cores.QueueCore`; nothing here runs per messa
 dead-lettered, counted or refused.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -19,6 +20,7 @@ from mirrormq.base.errors import resource_locked
 from mirrormq.broker.arguments import QueueSettings
 from mirrormq.broker.consumer import Consumer, Consumers
 from mirrormq.broker.deadletter import Reason, make_dead_letter
+from mirrormq.broker.readback import ReadBack
 from mirrormq.kernel.cores import (
     REASON_DELIVERY_LIMIT,
     REASON_EXPIRED,
@@ -28,7 +30,8 @@ from mirrormq.kernel.cores import (
     QueueCore,
 )
 from mirrormq.kernel.message import Message
-from mirrormq.log.queuelog import MemoryLog, QueueLog
+from mirrormq.log.durable import DurableLog, horizon_ahead
+from mirrormq.log.queuelog import QueueLog
 from mirrormq.meta import records
 from mirrormq.meta.commands import DeleteQueue
 from mirrormq.wire.properties import raw_headers, replace_headers
@@ -57,11 +60,24 @@ class Queue:
         self.vhost = vhost
         self.record = record
         self.name = record.name
-        self.log: QueueLog = MemoryLog()
         self.core = QueueCore(host.work, host.grave, self, settings.max_priority)
+        self.log: QueueLog = host.open_log(record)
+        self.declared_index = host.meta_index
+        self.log.on_progress = self.core.touch
+        self.core.durable = isinstance(self.log, DurableLog)
+        self._read_back = (
+            ReadBack(host, self.core, self.log, self.fail) if isinstance(self.log, DurableLog) else None
+        )
+        self._get_waiters: list[Callable[[], None]] = []
+        self.damage: str | None = None
+        """Why the queue cannot be served, if committed data of it could not be read."""
         self.consumers = Consumers(settings.single_active)
         self.used_at = host.now.mono
         self.dead_letters_dropped = 0
+        self._ahead = horizon_ahead([])
+        self._rate = 0
+        self._measured_at = host.now.mono
+        self._measured_taken = 0
         self._parked: list[Connection] = []
         self._wake_at = 0
         self.configure(settings)
@@ -75,6 +91,7 @@ class Queue:
         core.counted = settings.delivery_limit is not None or settings.quorum
         self._max_length = NO_LIMIT if settings.max_length is None else settings.max_length
         self._max_bytes = NO_LIMIT if settings.max_bytes is None else settings.max_bytes
+        self._memory_max = 0 if settings.lazy else limits.queue_memory_bytes
         self._limited = settings.max_length is not None or settings.max_bytes is not None
         if settings.expires_us is not None:
             self._wake_in(settings.expires_us)
@@ -121,16 +138,29 @@ class Queue:
         if self.record.auto_delete and not self.consumers and not self.core.gone:
             self._delete()
 
+    def wait_to_get(self, again: Callable[[], None]) -> bool:
+        """Must the head be read first, or the log hear of its delivery? Then call `again` later."""
+        self.turn()  # what this pass brought so far stands before the request, limits and consumers included
+        self._reach()
+        if self._can_get():
+            return False
+        self._get_waiters.append(again)
+        self.core.touch()
+        return True
+
+    def _can_get(self) -> bool:
+        seq = self.core.head_seq()
+        return seq <= self.log.deliverable if seq else not self.core.ready
+
     def get(self, channel: ChannelCore, no_ack: bool) -> bool:
         """Write basic.get-ok and the message at the head; False if there is none."""
         self.used_at = self.host.now.mono
-        self.turn()  # what this pass brought so far stands before the request, limits and consumers included
-        return self.core.get(channel, no_ack, self.host.now.wall, self.host.now.mono)
+        return self.core.get(channel, no_ack, self.host.now.wall, self.host.now.mono, self.log.deliverable)
 
     def purge(self) -> int:
         """Remove everything ready; return how many messages that were."""
         self.turn()
-        self.log.purge(self.log.end)
+        self.log.purge(self._held(), self.host.now)
         count = self.core.purge()
         self.core.touch()
         return count
@@ -143,6 +173,8 @@ class Queue:
         """The queue is deleted: tell its consumers, let its publishers go on, free its messages in slices."""
         consumers = self.consumers.clear()
         self.core.destroy()
+        self.host.drop_log(self.record)
+        self._answer_gets()
         for consumer in consumers:
             consumer.channel.cancelled_by_server(consumer)
         self._release_parked()
@@ -151,6 +183,7 @@ class Queue:
     def _consumers_changed(self) -> None:
         self.used_at = self.host.now.mono
         self.core.set_consumers(self.consumers.groups())
+        self._ahead = horizon_ahead([member.prefetch for member in self.consumers.members])
         self.core.touch()
         if self.settings.expires_us is not None:
             self._wake_in(self.settings.expires_us)
@@ -163,6 +196,11 @@ class Queue:
         if core.gone:
             return
         now = self.host.now
+        self._measure()
+        if self.damage is not None:
+            core.refuse(core.pending, False)
+            self._tell_refused()
+            return
         if core.counted:
             self._count_returns()
         core.expire(now.wall)
@@ -170,11 +208,15 @@ class Queue:
             self._admit_within_limits()
         else:
             self._admit()
-            core.deliver(now.wall, now.mono)
+            self._deliver()
         next_expiry = core.expire(now.wall)
         if core.dead_letter:
             self._dead_letter()
-        self.log.settle(core.take_settled())
+        self.log.settle(core, now)
+        if self._read_back is not None:
+            self._bound_memory()
+        if self._get_waiters and self._can_get():
+            self._answer_gets()
         if next_expiry:
             self._wake_in(next_expiry - now.wall)
         if self.settings.expires_us is not None:
@@ -185,7 +227,26 @@ class Queue:
     def _admit(self) -> None:
         count = self.core.pending
         if count:
-            self.core.admit(count, self.log.append(count), self.host.now.wall)
+            now = self.host.now
+            self.core.admit(count, self.log.append(self.core, count, now), now.wall)
+
+    def _deliver(self) -> None:
+        if self.core.ready and self.consumers:
+            self._reach()
+            self.core.deliver(self.host.now.wall, self.host.now.mono, self.log.deliverable)
+            self._reach()  # delivery may have stopped at the horizon, and nobody else would move it
+
+    def _reach(self) -> None:
+        """Tell the log what is about to be delivered, so that it never waits for the disk."""
+        seq = self.core.head_seq()
+        if seq:
+            self.log.reach(seq, self._ahead, self.host.now)
+
+    def _held(self) -> list[int]:
+        """Seqs of this queue's entries that consumers hold."""
+        if not self.core.unacked:
+            return []
+        return [seq for channel in self.host.channels.values() for seq in channel.core.held_seqs(self.core)]
 
     def _admit_within_limits(self) -> None:
         """Apply max-length: what consumers take at once does not count, as in RabbitMQ."""
@@ -195,22 +256,46 @@ class Queue:
             # What came back counts before consumers are served.
             core.drop_head(self._max_length, self._max_bytes)
             self._admit()
-            core.deliver(now.wall, now.mono)
+            self._deliver()
             core.drop_head(self._max_length, self._max_bytes)
             return
         to_dead_letter = self.settings.overflow == "reject-publish-dlx"
-        core.deliver(now.wall, now.mono)
+        self._deliver()
         while core.pending:
             fitting = core.fitting(self._max_length, self._max_bytes)
             if fitting:
-                core.admit(fitting, self.log.append(fitting), now.wall)
-                core.deliver(now.wall, now.mono)
+                core.admit(fitting, self.log.append(core, fitting, now), now.wall)
+                self._deliver()
             else:
                 core.refuse(1, to_dead_letter)
-        for pid, pseq in core.take_refused():
+        self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        for pid, pseq in self.core.take_refused():
             channel = self.host.channels.get(pid)
             if channel is not None and pseq:
                 channel.confirm.nack(pseq)
+
+    def _bound_memory(self) -> None:
+        """Leave what is far from the head to the log, and read the head back when it lies there."""
+        core = self.core
+        assert self._read_back is not None
+        if core.resident > self._memory_max:
+            core.spill(limits.window_entries)
+        if core.ready and not core.head_seq():
+            self._read_back.start()
+
+    def _answer_gets(self) -> None:
+        waiters, self._get_waiters = self._get_waiters, []
+        for again in waiters:
+            again()
+
+    def fail(self, reason: str) -> None:
+        """Committed data cannot be read: serve nothing of this queue any more, and say so."""
+        self.damage = reason
+        self.core.set_consumers([])
+        self.host.note("error", f"{self.text} is damaged and no longer served: {reason}")
+        self._answer_gets()
 
     def _count_returns(self) -> None:
         """Requeued messages of a counted queue: the number of returns stands in x-delivery-count."""
@@ -259,6 +344,27 @@ class Queue:
         record = self.record
         command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
         self.host.propose(command, lambda _: None, record.outlives_restart)
+
+    # --- pace -----------------------------------------------------------------------------------
+
+    def pace_us(self) -> int:
+        """How long to hold the confirm of a publish so that busy consumers stay close to the head.
+
+        Only consumers that take thousands of messages per second count, and the time is short: a burst is
+        still taken at once, a queue without such consumers confirms at full speed.
+        """
+        backlog = self.core.ready - limits.pace_messages
+        if backlog <= 0 or self._rate < limits.pace_rate_min:
+            return 0
+        return min(backlog * 1_000_000 // self._rate, limits.pace_us_max)
+
+    def _measure(self) -> None:
+        """How many messages per second consumers took lately."""
+        elapsed = self.host.now.mono - self._measured_at
+        if elapsed >= limits.pace_window_us:
+            taken = self.core.delivered + self.core.delivered_no_ack
+            self._rate = (taken - self._measured_taken) * 1_000_000 // elapsed
+            self._measured_at, self._measured_taken = self.host.now.mono, taken
 
     # --- back-pressure --------------------------------------------------------------------------
 

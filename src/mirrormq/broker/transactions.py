@@ -149,11 +149,15 @@ def on_commit(channel: "Channel", method: methods.TxCommit) -> None:
         touched.update(dict.fromkeys(publish.queues))
     for settle in settles:
         _apply(channel, settle)
-    if not touched:
+    if not touched and not settles:
         channel.send(methods.TxCommitOk())
         return
     channel.connection.park(COMMIT)
-    channel.host.after_durable(list(touched), lambda: _committed(channel, tx, method))
+    if settles:
+        # Acknowledgements ask for no flush by themselves; a committed one must not be taken back by a crash.
+        channel.host.after_flush(lambda: _settled(channel, tx, method, list(touched)))
+    else:
+        channel.host.after_durable(list(touched), lambda: _committed(channel, tx, method))
 
 
 def on_rollback(channel: "Channel", _method: methods.TxRollback) -> None:
@@ -180,6 +184,10 @@ def send_return(channel: "Channel", message: Message) -> None:
 
 _NO_ROUTE = bytes.fromhex("003c0032 0138") + b"\x08NO_ROUTE"
 """basic.return 312; the rest is added as bytes, because exchange and key need not be UTF-8."""
+
+
+def _settled(channel: "Channel", tx: Transaction, method: methods.TxCommit, touched: list[QueueCore]) -> None:
+    channel.host.after_durable(touched, lambda: _committed(channel, tx, method))
 
 
 def _committed(channel: "Channel", tx: Transaction, method: methods.TxCommit) -> None:

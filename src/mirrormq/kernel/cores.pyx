@@ -15,7 +15,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from mirrormq.kernel.index cimport ENTRY_REDELIVERED, Entry, list_push
-from mirrormq.kernel.message cimport Message, msg_release
+from mirrormq.kernel.message cimport MSG_PERSISTENT, Message, msg_release
 from mirrormq.kernel.outbuffer cimport OutBuffer
 from mirrormq.kernel.store cimport ACK, AUTO, EXPIRED, REJECTED, Level, QueueStore
 from mirrormq.kernel.unacked cimport Slot, UnackedRing
@@ -149,7 +149,19 @@ cdef class ChannelCore(UnackedRing):
         for target in targets:
             queue = <QueueCore?>target
             queue.append(message.msg, self.uid, self.publish_no)
-            self.note_target(queue)
+            if queue.durable and message.msg.flags & MSG_PERSISTENT:
+                self.note_target(queue)
+
+    def held_seqs(self, QueueCore queue not None) -> list:
+        """Seqs of one queue's entries that are outstanding here."""
+        cdef list out = []
+        cdef uint64_t tag
+        cdef Slot* s
+        for tag in range(self.base, self.base + self.slots):
+            s = self.find(tag)
+            if s != NULL and s.queue == <PyObject*>queue:
+                out.append(s.e.seq)
+        return out
 
     def take_barrier(self) -> tuple:
         """(highest publish number, queues that got something since the last call, maybe repeated)."""

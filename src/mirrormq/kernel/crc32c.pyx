@@ -41,11 +41,18 @@ cdef extern from *:
     static int mq_crc_has_hard(void) { return 0; }
     #endif
     """
-    uint32_t mq_crc_soft(uint32_t crc, const uint8_t* p, size_t n) nogil
-    uint32_t mq_crc_hard(uint32_t crc, const uint8_t* p, size_t n) nogil
+    uint32_t mq_crc_soft(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil
+    uint32_t mq_crc_hard(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil
     int mq_crc_has_hard()
 
 cdef bint HARDWARE = mq_crc_has_hard()
+
+
+cdef uint32_t crc_of(const uint8_t* p, size_t n) noexcept:
+    """CRC32C of n bytes, for the rest of the kernel."""
+    if HARDWARE:
+        return mq_crc_hard(0xffffffffu, p, n) ^ 0xffffffffu
+    return mq_crc_soft(0xffffffffu, p, n) ^ 0xffffffffu
 
 
 def crc32c(data, uint32_t seed=0, *, bint software=False) -> int:

@@ -18,8 +18,8 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 from mirrormq.kernel.cores cimport HOW_ACK, HOW_REJECT, HOW_REQUEUE, ChannelCore, QueueCore, next_stamp
-from mirrormq.kernel.message cimport (Message, Msg, PropInfo, be16, be32, be64, msg_body, msg_new,
-                                      msg_release, walk_properties)
+from mirrormq.kernel.message cimport (MSG_PERSISTENT, Message, Msg, PropInfo, be16, be32, be64, msg_body,
+                                      msg_new, msg_release, walk_properties)
 
 EV_METHOD = 1
 EV_PUBLISH = 2
@@ -471,7 +471,7 @@ cdef class FrameReader:
             if queue.fed_stamp != self.stamp:
                 self.fed.append(queue)
                 queue.fed_stamp = self.stamp
-            if ch.confirm:
+            if ch.confirm and queue.durable and m.flags & MSG_PERSISTENT:
                 ch.note_target(queue)
         self.drop_partial(ch)
         return None

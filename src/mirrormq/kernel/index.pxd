@@ -44,7 +44,9 @@ cdef int list_push(EntryList* l, const Entry* e) except -1
 cdef Entry* list_front(EntryList* l) noexcept
 cdef void list_pop(EntryList* l) noexcept
 cdef void list_join(EntryList* to, EntryList* other) noexcept
-cdef uint64_t list_spill(EntryList* l, uint64_t keep) except? 0xffffffffffffffff
+cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t* freed_bytes) except? 0xffffffffffffffff
+cdef int list_add_run(EntryList* l, uint64_t first, uint64_t last, uint64_t count) except -1
+cdef bint list_ends_with_run(EntryList* l) noexcept
 cdef bint list_front_is_run(EntryList* l) noexcept
 cdef int list_refill(EntryList* l, EntryList* loaded, uint64_t upto) except -1
 

@@ -108,7 +108,24 @@ cdef void list_join(EntryList* to, EntryList* other) noexcept:
     other.count = 0
 
 
-cdef uint64_t list_spill(EntryList* l, uint64_t keep) except? 0xffffffffffffffff:
+cdef int list_add_run(EntryList* l, uint64_t first, uint64_t last, uint64_t count) except -1:
+    """Append a run; one at the end grows."""
+    cdef Chunk* run = l.back
+    if run == NULL or run.cap:
+        run = chunk_new(0)
+        run.first = first
+        list_link(l, run)
+    run.last = last
+    run.count += count
+    l.count += count
+    return 0
+
+
+cdef bint list_ends_with_run(EntryList* l) noexcept:
+    return l.back != NULL and l.back.cap == 0
+
+
+cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t* freed_bytes) except? 0xffffffffffffffff:
     """Turn all chunks after the first `keep` entries into one run; returns how many entries left memory."""
     cdef Chunk* c = l.front
     cdef Chunk* prev = NULL
@@ -131,6 +148,7 @@ cdef uint64_t list_spill(EntryList* l, uint64_t keep) except? 0xffffffffffffffff
             run.count += c.tail - c.head
             freed += c.tail - c.head
             for i in range(c.head, c.tail):
+                freed_bytes[0] += chunk_items(c)[i].msg.body_len
                 msg_release(chunk_items(c)[i].msg)
         else:
             run.last = c.last

@@ -27,12 +27,14 @@ cdef class Worklist:
 cdef class QueueStore:
     cdef public object owner
     cdef public bint dead_letter
+    cdef public bint durable             # persistent messages are confirmed when the log has flushed them
     cdef public bint counted             # returns go through Python: delivery limit and x-delivery-count
     cdef public int64_t ttl_us
     cdef readonly bint gone
     cdef readonly uint32_t max_priority
     cdef readonly uint64_t ready
     cdef readonly uint64_t ready_bytes
+    cdef readonly uint64_t resident      # bytes of ready entries whose message is in memory
     cdef readonly uint64_t published
     cdef Worklist work
     cdef Graveyard grave
@@ -49,7 +51,9 @@ cdef class QueueStore:
 
     cdef int note_touch(self) except -1
     cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq) except -1
-    cdef uint32_t level_of(self, Msg* m) noexcept
+    cdef int64_t expiry_of(self, Msg* m, int64_t now_wall) noexcept
+    cdef int make_ready(self, const Entry* e) except -1
+    cdef uint32_t level_of(self, uint8_t priority) noexcept
     cdef Entry* head(self, Level** at) noexcept
     cdef void pop(self, Level* at, Entry* out) noexcept
     cdef int give_back(self, const Entry* e) except -1

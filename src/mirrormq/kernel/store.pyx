@@ -13,7 +13,8 @@ from libc.stdlib cimport calloc, free, realloc
 
 from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Entry, EntryHeap, EntryList, Graveyard,
                                     chunk_items, heap_pop, heap_push, heap_top, list_front, list_front_is_run,
-                                    list_pop, list_push, list_refill, list_spill)
+                                    list_add_run, list_ends_with_run, list_pop, list_push, list_refill,
+                                    list_spill)
 from mirrormq.kernel.message cimport Message, Msg, msg_release
 
 REASON_ACK = 1
@@ -77,6 +78,7 @@ cdef class QueueStore:
             self.grave.bury_heap(&self.levels[i].returned)
         self.ready = 0
         self.ready_bytes = 0
+        self.resident = 0
         self.top = 0
 
     cdef void bury_all(self) noexcept:
@@ -134,30 +136,38 @@ cdef class QueueStore:
     def admit(self, uint64_t n, uint64_t first_seq, int64_t now_wall) -> None:
         """The first n waiting entries are in the log from first_seq on: now they are ready."""
         cdef Entry e
-        cdef uint32_t level
-        cdef uint64_t size
-        cdef int64_t ttl
         if n > self.waiting.count:
             raise ValueError("fewer entries wait")
         while n:
             e = list_front(&self.waiting)[0]
             e.seq = first_seq
-            ttl = e.msg.ttl_us
-            if self.ttl_us >= 0 and (ttl < 0 or self.ttl_us < ttl):
-                ttl = self.ttl_us
-            if ttl >= 0:
-                e.expiry = now_wall + ttl
-            level = self.level_of(e.msg)
-            size = e.msg.body_len  # behind a run the push gives the message up
-            list_push(&self.levels[level].ready, &e)
+            e.expiry = self.expiry_of(e.msg, now_wall)
+            self.make_ready(&e)
             list_pop(&self.waiting)
-            if level > self.top:
-                self.top = level
-            self.ready += 1
-            self.ready_bytes += size
             self.published += 1
             first_seq += 1
             n -= 1
+
+    cdef int64_t expiry_of(self, Msg* m, int64_t now_wall) noexcept:
+        """When a message published now expires (wall µs), 0 = never."""
+        cdef int64_t ttl = m.ttl_us
+        if self.ttl_us >= 0 and (ttl < 0 or self.ttl_us < ttl):
+            ttl = self.ttl_us
+        return now_wall + ttl if ttl >= 0 else 0
+
+    cdef int make_ready(self, const Entry* e) except -1:
+        """Ready, at the end of its level."""
+        cdef uint32_t level = self.level_of(e.msg.priority)
+        cdef uint64_t size = e.msg.body_len  # behind a run the push gives the message up
+        cdef bint is_kept = not list_ends_with_run(&self.levels[level].ready)
+        list_push(&self.levels[level].ready, e)
+        if level > self.top:
+            self.top = level
+        self.ready += 1
+        self.ready_bytes += size
+        if is_kept:
+            self.resident += size
+        return 0
 
     def refuse(self, uint64_t n, bint to_dead_letter) -> None:
         """The first n waiting entries do not fit: told to their publishers, maybe dead-lettered."""
@@ -182,8 +192,8 @@ cdef class QueueStore:
 
     # -- the head of the queue -------------------------------------------------------------------
 
-    cdef uint32_t level_of(self, Msg* m) noexcept:
-        return m.priority if m.priority < self.max_priority else self.max_priority
+    cdef uint32_t level_of(self, uint8_t priority) noexcept:
+        return priority if priority < self.max_priority else self.max_priority
 
     cdef Entry* head(self, Level** at) noexcept:
         """The entry to deliver next, or NULL (empty, or its level begins with a run to be read back)."""
@@ -216,17 +226,28 @@ cdef class QueueStore:
             out[0] = first[0]
             list_pop(&at.ready)
         self.ready -= 1
-        self.ready_bytes -= out.msg.body_len
+        self.resident -= out.msg.body_len
+        # After a restart the bytes that lie only in the log are an estimate.
+        self.ready_bytes -= min(self.ready_bytes, out.msg.body_len)
+        if self.ready == 0:
+            self.ready_bytes = 0
 
     cdef int give_back(self, const Entry* e) except -1:
         """Ready again, at its own seq."""
-        cdef uint32_t level = self.level_of(e.msg)
+        cdef uint32_t level = self.level_of(e.msg.priority)
         heap_push(&self.levels[level].returned, e)
         if level > self.top:
             self.top = level
         self.ready += 1
         self.ready_bytes += e.msg.body_len
+        self.resident += e.msg.body_len
         return 0
+
+    def head_seq(self) -> int:
+        """Seq of the entry to be delivered next, 0 if there is none in memory."""
+        cdef Level* at = NULL
+        cdef Entry* first = self.head(&at)
+        return first.seq if first != NULL else 0
 
     # -- removal ---------------------------------------------------------------------------------
 
@@ -272,6 +293,10 @@ cdef class QueueStore:
                 return
         self.ranges[self.range_count] = Range(seq, seq, reason)
         self.range_count += 1
+
+    def forget_settled(self) -> None:
+        """Nobody wants to know what left the queue."""
+        self.range_count = 0
 
     def take_settled(self) -> list:
         """(first seq, last seq, reason) of what left the queue since the last call."""
@@ -363,10 +388,18 @@ cdef class QueueStore:
     def spill(self, uint64_t keep) -> int:
         """Entries behind the first `keep` of each level leave memory (they are in the log)."""
         cdef uint64_t freed = 0
+        cdef uint64_t freed_bytes = 0
         cdef uint32_t i
         for i in range(self.top + 1):
-            freed += list_spill(&self.levels[i].ready, keep)
+            freed += list_spill(&self.levels[i].ready, keep, &freed_bytes)
+        self.resident -= freed_bytes
         return freed
+
+    def restore_run(self, uint64_t first, uint64_t last, uint64_t count, uint64_t body_bytes) -> None:
+        """Recovery: `count` messages of level 0 between these seqs lie only in the log."""
+        list_add_run(&self.levels[0].ready, first, last, count)
+        self.ready += count
+        self.ready_bytes += body_bytes
 
     def wanted(self) -> tuple | None:
         """(level, first seq, last seq, count) of the run to be read back before more can be delivered."""
@@ -381,6 +414,7 @@ cdef class QueueStore:
         cdef EntryList loaded = EntryList(NULL, NULL, 0)
         cdef Message message
         cdef Entry e
+        cdef uint64_t size = 0
         if level > self.max_priority:
             raise ValueError("no such level")
         try:
@@ -389,8 +423,10 @@ cdef class QueueStore:
                 e = Entry(message.msg, seq, expiry, 0, 0, ENTRY_REDELIVERED if again else 0, deliveries)
                 list_push(&loaded, &e)
                 message.msg.refs += 1
+                size += message.msg.body_len
             list_refill(&self.levels[level].ready, &loaded, upto)
         except BaseException:
             self.grave.bury(&loaded)
             raise
+        self.resident += size
         self.note_touch()

@@ -16,7 +16,15 @@ Promises of whoever carries out the effects (`runtime`, or a fake in tests):
 Names are relative to the data folder and use `/`.
 """
 
+from collections.abc import Callable
 from typing import Protocol
+
+ReadDone = Callable[[bytes | None, str | None], None]
+"""Gets the bytes that were read, or None and why they could not be."""
+
+
+class LogRefused(Exception):
+    """The queue data in the folder cannot be served: damaged as a whole, or written by a newer version."""
 
 
 class Disk(Protocol):
@@ -44,6 +52,10 @@ class DiskOutbox(Protocol):
 
     def replace(self, file: str, data: bytes, token: int) -> None:
         """Make `data` the whole content of `file`, atomically and durably, then report `token`."""
+        ...
+
+    def read(self, file: str, offset: int, length: int, token: int) -> None:
+        """Read up to `length` bytes, everything appended before included, then report them under `token`."""
         ...
 
     def remove(self, file: str) -> None:

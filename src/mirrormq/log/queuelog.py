@@ -1,70 +1,85 @@
 """The seam between a queue and its durability: every change is appended here before it is applied.
 
 Guarantee of the interface: seqs are dense and only grow; a position that was reported durable stays so. The
-queue does not know what kind of log it has. A publish may be confirmed when `durable` has reached the
-position its append returned; for `MemoryLog` that is at once.
+queue does not know what kind of log it has. A publish may be confirmed when `durable` has reached its
+position, an entry may be delivered when `deliverable` has reached its seq; for `MemoryLog` both are at
+once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from mirrormq.base.types import Seq
+from mirrormq.base.types import Now, Seq
+from mirrormq.kernel.cores import QueueCore
 
-Removal = tuple[int, int, int]
-"""(first seq, last seq, reason)"""
+EVERYTHING = (1 << 64) - 1
 
 
 class QueueLog(Protocol):
     """What a queue needs of its log."""
 
-    @property
-    def end(self) -> Seq:
-        """Seq of the last entry; 0 when there is none."""
-        ...
+    end: Seq
+    """Seq of the last entry; 0 when there is none."""
+    on_progress: Callable[[], None]
+    """Called when more may be delivered."""
 
     @property
     def durable(self) -> Seq:
         """Every entry up to here survives what this log promises to survive."""
         ...
 
-    def append(self, count: int) -> Seq:
-        """Number `count` publishes; return the seq of the first."""
+    @property
+    def deliverable(self) -> int:
+        """Entries up to this seq may be delivered."""
         ...
 
-    def settle(self, removals: Sequence[Removal]) -> Seq:
-        """Record that these entries left the queue; return the position of the record."""
+    def append(self, core: QueueCore, count: int, now: Now) -> Seq:
+        """Write the first `count` waiting entries; return the seq of the first."""
         ...
 
-    def purge(self, upto: Seq) -> Seq:
-        """Record that everything ready up to `upto` left the queue; return the position of the record."""
+    def settle(self, core: QueueCore, now: Now) -> None:
+        """Write what left the queue since the last call."""
+        ...
+
+    def purge(self, held: Sequence[int], now: Now) -> None:
+        """Write that everything so far left the queue, except the entries consumers hold."""
+        ...
+
+    def reach(self, seq: int, ahead: int, now: Now) -> None:
+        """Entries from `seq` on are about to be delivered: run `ahead` of them."""
         ...
 
 
 class MemoryLog:
     """A log that promises nothing beyond the life of the process: it only counts."""
 
+    deliverable = EVERYTHING
+
     def __init__(self) -> None:
         self.end = Seq(0)
+        self.on_progress: Callable[[], None] = _nothing
 
     @property
     def durable(self) -> Seq:
         """What was appended is as durable as it will ever be."""
         return self.end
 
-    def append(self, count: int) -> Seq:
+    def append(self, core: QueueCore, count: int, now: Now) -> Seq:  # noqa: ARG002
         """Number `count` publishes."""
         first = Seq(self.end + 1)
         self.end = Seq(self.end + count)
         return first
 
-    def settle(self, removals: Sequence[Removal]) -> Seq:
-        """Removals need a position of their own: a reader tells by it whether they happened."""
-        if removals:
-            self.end = Seq(self.end + 1)
-        return self.end
+    def settle(self, core: QueueCore, now: Now) -> None:  # noqa: ARG002
+        """Forget what left the queue."""
+        core.forget_settled()
 
-    def purge(self, upto: Seq) -> Seq:
-        """One entry stands for everything up to `upto`."""
-        assert upto <= self.end, (upto, self.end)
-        self.end = Seq(self.end + 1)
-        return self.end
+    def purge(self, held: Sequence[int], now: Now) -> None:
+        """Nothing is kept that would have to be told."""
+
+    def reach(self, seq: int, ahead: int, now: Now) -> None:
+        """Nothing survives the process, so nothing has to be known about deliveries after it."""
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

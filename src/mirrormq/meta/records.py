@@ -117,7 +117,11 @@ class Exchange(_Record, frozen=True, tag="exchange"):
 
 
 class Queue(_Record, frozen=True, tag="queue"):
-    """A queue. `id` is given by the state machine; `owner` is the connection of an exclusive queue."""
+    """A queue. `id` is given by the state machine; `owner` is the connection of an exclusive queue.
+
+    `log_id` names its records on disk. It is drawn at random when the queue is declared: a crash can take
+    back a declaration and its `id` with it, while records written for it are already there.
+    """
 
     vhost: str
     name: str
@@ -128,6 +132,7 @@ class Queue(_Record, frozen=True, tag="queue"):
     owner: int | None = None
     arguments: Table = {}
     node: str = ""
+    log_id: int = 0
 
     @property
     def identity(self) -> tuple[str, str]:

@@ -122,6 +122,11 @@ class MetaStore:
         if tokens:
             self._flushing = _Flushing(tokens, found.log.appended)
 
+    @property
+    def durable(self) -> int:
+        """Every command up to this index survives a crash."""
+        return self.durable_index
+
     def propose(self, command: Command, done: Done, wait: bool = True) -> Outcome:
         """Apply a command, then call `done` when it is durable; at once if it was refused or `wait` is false.
 

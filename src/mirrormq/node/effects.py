@@ -55,6 +55,15 @@ class Replace(NamedTuple):
     token: int
 
 
+class Read(NamedTuple):
+    """Read a part of a file, then report `disk_read(token, data, error)`."""
+
+    file: str
+    offset: int
+    length: int
+    token: int
+
+
 class Remove(NamedTuple):
     """Remove a file."""
 
@@ -83,7 +92,7 @@ class Stop(NamedTuple):
     reason: str
 
 
-Effect = Write | Close | Pause | Resume | Append | Flush | Replace | Remove | Work | Note | Stop
+Effect = Write | Close | Pause | Resume | Append | Flush | Replace | Read | Remove | Work | Note | Stop
 
 
 class Effects:
@@ -127,6 +136,10 @@ class Effects:
     def replace(self, file: str, data: bytes, token: int) -> None:
         """Replace a file durably."""
         self._items.append(Replace(file, data, token))
+
+    def read(self, file: str, offset: int, length: int, token: int) -> None:
+        """Read a part of a file, as it is after everything appended so far."""
+        self._items.append(Read(file, offset, length, token))
 
     def remove(self, file: str) -> None:
         """Remove a file."""

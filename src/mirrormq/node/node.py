@@ -10,6 +10,8 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+import msgspec
+
 from mirrormq.base import limits
 from mirrormq.base.errors import connection_forced
 from mirrormq.base.rng import Rng
@@ -23,11 +25,17 @@ from mirrormq.broker.vhost import VHost
 from mirrormq.kernel.cores import QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
-from mirrormq.log.disk import Disk
+from mirrormq.log.disk import Disk, ReadDone
+from mirrormq.log.durable import DurableLog
+from mirrormq.log.journal import PREFIX, Journal
+from mirrormq.log.queuelog import MemoryLog, QueueLog
+from mirrormq.log.recovery import Owner, Recovery
+from mirrormq.log.recycler import Recycler
+from mirrormq.log.segments import Segments
 from mirrormq.meta import records
 from mirrormq.meta.access import Access
 from mirrormq.meta.authenticator import Authenticator, Verdict
-from mirrormq.meta.commands import Command, NodeRestarted
+from mirrormq.meta.commands import Command, DeclareQueue, NodeRestarted, Transaction
 from mirrormq.meta.passwords import ARGON2ID
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.store import MetaStore, Recovered
@@ -64,6 +72,20 @@ class Node:
         self._uids = count(1)
         self.meta = MetaState()
         self.store = MetaStore(self.meta, self.effects, self._next_token)
+        self.journal = Journal(
+            self.effects,
+            self._next_token,
+            fsync=settings.fsync,
+            interval_us=settings.fsync_interval_ms * 1000,
+        )
+        self.logs: dict[int, DurableLog] = {}
+        """Logs of the durable queues, by queue id."""
+        self._dropped: list[tuple[int, int]] = []
+        """(index of the metadata command, log id) of deleted queues whose records are still kept."""
+        self._reads: dict[int, ReadDone] = {}
+        self.recycler = Recycler(
+            self.effects, self.read, self._next_token, journal=self.journal, logs=self.logs
+        )
         self.access = Access(self.meta)
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
@@ -100,11 +122,48 @@ class Node:
             self.vhosts[queue.vhost].apply(Change("put", queue))
         for binding in list(self.meta.bindings.values()):
             self.vhosts[binding.vhost].apply(Change("put", binding))
+        self._recover_queues(disk)
         self.meta.watch(self._on_changes)
         for command in fresh if recovered.fresh else ():
             self.propose(command, lambda _: None, True)
         self.propose(NodeRestarted(self.node_name), lambda _: None, False)
         return recovered
+
+    def _recover_queues(self, disk: Disk) -> None:
+        """Fill the durable queues from the journal; what cannot be read damages its queue and no other."""
+        if self.settings.queue_log == "memory":
+            if disk.list(PREFIX):
+                self.note(
+                    "warning", "the data folder holds a queue log, which queue_log = memory leaves unread"
+                )
+            return
+        durable = [
+            queue
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            if isinstance(queue.log, DurableLog)
+        ]
+        owners = {
+            queue.record.log_id: Owner(queue.text, queue.core, self.logs[queue.record.log_id])
+            for queue in durable
+        }
+        recovery = Recovery(disk, owners)
+        found = recovery.run()
+        self.journal.start(found.next_serial, found.serials, found.previous_end)
+        for name in recovery.orphans:
+            self.effects.remove(name)
+        for queue in durable:
+            damage = owners[queue.record.log_id].damage
+            if damage is not None:
+                queue.fail(damage)
+        if found.serials:
+            self.note(
+                "info",
+                "queues recovered",
+                messages=found.messages,
+                dropped_transient=found.dropped_transient,
+                torn_bytes=found.torn_bytes,
+            )
 
     # --- client inputs --------------------------------------------------------------------------
 
@@ -166,7 +225,13 @@ class Node:
     def disk_done(self, now: Now, token: int) -> None:
         """A flush or replace is durable."""
         self.now = now
-        self.store.flushed(token)
+        if not self.journal.flushed(token, now) and not self.recycler.done(token):
+            self.store.flushed(token)
+
+    def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> None:
+        """A part of a file was read, or could not be."""
+        self.now = now
+        self._reads.pop(token)(data, error)
 
     def work_done(self, now: Now, token: int, result: object) -> None:
         """A computation off the loop is finished."""
@@ -187,6 +252,7 @@ class Node:
         self.now = now
         for connection in list(self.connections.values()):
             connection.on_tick()
+        self.recycler.tick()
         self.on_timer(now)
 
     def on_timer(self, now: Now) -> None:
@@ -197,7 +263,11 @@ class Node:
 
     def next_timer(self) -> int | None:
         """When `on_timer` is needed next (mono µs)."""
-        return self._timers[0][0] if self._timers else None
+        times = [channel.confirm.not_before for channel in self._confirming.values()]
+        times.append(self.journal.next_flush_at() or 0)
+        if self._timers:
+            times.append(self._timers[0][0])
+        return min((at for at in times if at > self.now.mono), default=None)
 
     def admin(self, now: Now, request: Request, done: Done) -> None:
         """Carry out an administrator's request; `done` gets the answer, maybe later."""
@@ -221,6 +291,9 @@ class Node:
         """Do what the inputs of this pass asked for."""
         self.now = now
         self._turn_queues()
+        self._forget_dropped()
+        self.recycler.step()
+        self.journal.commit(now)
         # Whoever is unparked by what follows serves frames again: those belong to the next pass.
         heard = list(self._heard.values())
         self._heard.clear()
@@ -248,10 +321,12 @@ class Node:
                 channel = self.channels.get(core.uid)
                 if channel is not None:
                     publish_no, queues = core.take_barrier()
-                    channel.confirm.barrier(publish_no, _positions(queues))
+                    pace = max((queue.owner.pace_us() for queue in queues), default=0)
+                    not_before = self.now.mono + pace if pace else 0
+                    channel.confirm.barrier(publish_no, self._positions(queues), not_before)
                     self._confirming[core.uid] = channel
         for uid, channel in list(self._confirming.items()):
-            channel.confirm.advance()
+            channel.confirm.advance(self.now.mono)
             if not channel.confirm.waiting:
                 del self._confirming[uid]
         if self._barriers:
@@ -277,7 +352,23 @@ class Node:
 
     def propose(self, command: Command, done: Callable[[Outcome], None], wait: bool) -> None:
         """Change the metadata."""
-        self.store.propose(command, done, wait)
+        self.store.propose(self._with_log_ids(command), done, wait)
+
+    def _with_log_ids(self, command: Command) -> Command:
+        """Queues to be declared get a name for their records that no other queue has, lost ones included."""
+        if isinstance(command, Transaction):
+            inner = tuple(self._with_log_ids(part) for part in command.commands)
+            return msgspec.structs.replace(command, commands=inner)
+        if isinstance(command, DeclareQueue) and not command.queue.log_id:
+            drawn = int.from_bytes(self.rng.token(8), "big") >> 1 | 1
+            queue = msgspec.structs.replace(command.queue, log_id=drawn)
+            return msgspec.structs.replace(command, queue=queue)
+        return command
+
+    @property
+    def meta_index(self) -> int:
+        """Index of the last metadata command applied, durable or not."""
+        return self.store.last_index
 
     def authenticate(
         self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
@@ -298,7 +389,32 @@ class Node:
     def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
         """Call `done` at the end of the pass in which all that was published to these queues is durable."""
         self._turn_queues()
-        self._barriers.append((_positions(queues), done))
+        self.journal.want_flush()
+        self._barriers.append((self._positions(queues), done))
+
+    def open_log(self, record: records.Queue) -> QueueLog:
+        """The log of a queue."""
+        if not record.outlives_restart or self.settings.queue_log == "memory":
+            return MemoryLog()
+        log = self.logs[record.log_id] = DurableLog(self.journal, Segments(self.effects, record.log_id))
+        return log
+
+    def drop_log(self, record: records.Queue) -> None:
+        """The queue is deleted: its records go once the deletion itself cannot be lost any more."""
+        if record.log_id in self.logs:
+            self._dropped.append((self.store.last_index, record.log_id))
+
+    def _forget_dropped(self) -> None:
+        """Let go of the logs whose queues are durably deleted; their files go with the next checkpoint."""
+        while self._dropped and self._dropped[0][0] <= self.store.durable:
+            _, log_id = self._dropped.pop(0)
+            self.recycler.orphans += self.logs.pop(log_id).segments.files()
+
+    def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
+        """Read a part of a file of the data folder."""
+        token = self._next_token()
+        self._reads[token] = done
+        self.effects.read(file, offset, length, token)
 
     def wake_queue(self, queue: Queue, at_mono: int) -> None:
         """Give the queue a turn at this time."""
@@ -387,7 +503,20 @@ class Node:
         self._works[token] = done
         self.effects.work(token, kind, args)
 
+    def _positions(self, queues: list[QueueCore]) -> list[Position]:
+        """Where the logs of these queues end now; a deleted queue holds nobody up.
 
-def _positions(queues: list[QueueCore]) -> list[Position]:
-    """Where the logs of these queues end now; a deleted queue holds nobody up."""
-    return [(queue.owner.log, queue.owner.log.end) for queue in dict.fromkeys(queues) if not queue.gone]
+        A queue that was declared a moment ago must itself be durable before its messages count as such.
+        """
+        positions: list[Position] = []
+        for core in dict.fromkeys(queues):
+            if not core.gone:
+                positions.append((core.owner.log, core.owner.log.end))
+                if core.owner.declared_index > self.store.durable:
+                    positions.append((self.store, core.owner.declared_index))
+        return positions
+
+    def after_flush(self, done: Callable[[], None]) -> None:
+        """Call `done` when every change of a queue so far is durable."""
+        self._turn_queues()
+        self.journal.after_flush(done)

@@ -20,6 +20,8 @@ from mirrormq.runtime import clock
 from mirrormq.runtime.hashing import hash_work
 from mirrormq.runtime.logs import Log
 
+DiskEffect = fx.Append | fx.Flush | fx.Read | fx.Replace | fx.Remove
+Data = bytes | None
 NEVER = 1 << 62
 """Later than any timer."""
 
@@ -38,6 +40,7 @@ class NodeInputs(Protocol):
     def client_paused(self, now: Now, conn: int) -> None: ...  # noqa: D102
     def client_closed(self, now: Now, conn: int) -> None: ...  # noqa: D102
     def disk_done(self, now: Now, token: int) -> None: ...  # noqa: D102
+    def disk_read(self, now: Now, token: int, data: Data, error: str | None) -> None: ...  # noqa: D102
     def work_done(self, now: Now, token: int, result: Any) -> None: ...  # noqa: D102
     def gauges(self, now: Now, memory_used: int, disk_free: int) -> None: ...  # noqa: D102
     def tick(self, now: Now) -> None: ...  # noqa: D102
@@ -62,7 +65,7 @@ class Client(Protocol):
 class Disk(Protocol):
     """Where disk effects go."""
 
-    def order(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None: ...  # noqa: D102
+    def order(self, effect: DiskEffect) -> None: ...  # noqa: D102
 
 
 NodeT = TypeVar("NodeT", bound=NodeInputs)
@@ -96,6 +99,7 @@ class Driver(Generic[NodeT]):
             fx.Resume: self._resume,
             fx.Append: self._order,
             fx.Flush: self._order,
+            fx.Read: self._order,
             fx.Replace: self._order,
             fx.Remove: self._order,
             fx.Work: self._work,
@@ -151,10 +155,15 @@ class Driver(Generic[NodeT]):
     # Inputs from the rest of the machine.
 
     def disk_done(self, tokens: Iterable[int]) -> None:
-        """Flushes are done (called on the loop)."""
+        """Flushes are done."""
         now = self.now()
         for token in tokens:
             self.node.disk_done(now, token)
+        self._after()
+
+    def disk_read(self, token: int, data: Data, error: str | None) -> None:
+        """A part of a file was read, or could not be."""
+        self.node.disk_read(self.now(), token, data, error)
         self._after()
 
     def gauges(self, memory_used: int, disk_free: int) -> None:
@@ -288,7 +297,7 @@ class Driver(Generic[NodeT]):
         if client is not None:
             client.resume_reading()
 
-    def _order(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None:
+    def _order(self, effect: DiskEffect) -> None:
         assert self.disk is not None, effect.file
         self.disk.order(effect)
 

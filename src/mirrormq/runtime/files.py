@@ -1,45 +1,99 @@
-"""The Disk port over real files: effects are done in the order given, by one thread; a failure is final.
+"""The Disk port over real files: effects on one file are done in the order given; a failure is final.
 
 Promises of `log/disk.py` kept here: a flush or replace is reported only when it is durable, folder entry
 included; a replace is atomic; temporary files are never listed. After the first failure nothing more is
-written or reported, because nobody can know what the disk still holds: the node ends with the reason.
+written or reported, because nobody can know what the disk still holds: the node ends with the reason. Only a
+failing read is told to whoever asked.
 
-Flushes that wait while another one runs are done together (group commit by completion, no timer).
+Appends, flushes and reads go to the flusher's native thread, in order; flushes that wait while another one
+runs are done together. Replacing and removing is rare and done by a thread of its own, when all that was
+ordered before is done; what is ordered for that file meanwhile is held back. All callbacks come on the
+thread that calls `collect`, which the loop does whenever `fileno()` is readable.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import threading
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
+from typing import NamedTuple
 
-from mirrormq.node.effects import Append, Flush, Remove, Replace
+from mirrormq.base import limits
+from mirrormq.log import journal
+from mirrormq.node.effects import Append, Flush, Read, Remove, Replace
+from mirrormq.runtime.flusher import Flusher
 from mirrormq.runtime.folder import OWN_FILES
 
-DiskEffect = Append | Flush | Replace | Remove
-Batch = list[DiskEffect | None]
+DiskEffect = Append | Flush | Read | Replace | Remove
 Names = list[str]
 Tokens = list[int]
 TEMPORARY = ".new"
 
 
-class Files:
-    """Reads files at start; then a thread writes them. `report` and `failed` are called on that thread."""
+class Hearer(NamedTuple):
+    """Whom the files tell what was done."""
 
-    def __init__(self, folder: Path, report: Callable[[Tokens], None], failed: Callable[[str], None]) -> None:
+    durable: Callable[[Tokens], None]
+    """Flushes and replaces, by token."""
+    was_read: Callable[[int, bytes | None, str | None], None]
+    """Token and data of a read, or None and why there is none."""
+    failed: Callable[[str], None]
+    """The reason why nothing more is written."""
+
+
+class Changed(NamedTuple):
+    """A replace or remove that the slow thread has tried."""
+
+    effect: Replace | Remove
+    error: OSError | None
+
+
+class Opened:
+    """A file that is open."""
+
+    __slots__ = ("descriptor", "is_dirty")
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.is_dirty = False
+        """Something was appended since the last flush was ordered."""
+
+
+class Files:
+    """Reads files at start; then two threads write them."""
+
+    def __init__(self, folder: Path, hearer: Hearer, *, open_max: int = limits.open_data_files_max) -> None:
         self.folder = folder
-        self._report = report
-        self._failed = failed
-        self._orders: SimpleQueue[DiskEffect | None] = SimpleQueue()
-        self._descriptors: dict[str, int] = {}
-        self._owed: dict[str, Tokens] = {}
-        """Tokens of flushes not yet done, per file, in the order given."""
-        self._unnamed: set[str] = set()
-        """Files opened since their folder was last flushed: a crash could forget their names."""
-        self._thread = threading.Thread(target=self._work, name="files", daemon=True)
+        self._hearer = hearer
+        self._open_max = max(open_max, 2)  # a file and its folder
+        self._opened: OrderedDict[str, Opened] = OrderedDict()
+        """Least recently used first."""
+        self._named: set[str] = set()
+        """Files whose name a flush ordered in this process makes durable."""
+        self._ends: dict[str, int] = {}
+        """Where preallocated files end: their size does not tell."""
+        self._held: dict[str, list[DiskEffect]] = {}
+        """What waits for a replace or remove of its file."""
+        self._marks: dict[int, Replace | Remove | None] = {}
+        """What may begin when the flusher has come to a mark; None: a descriptor is closed."""
+        self._closing = 0
+        """Descriptors the flusher has not closed yet; when they are many, effects wait in the backlog."""
+        self._backlog: deque[DiskEffect] = deque()
+        self._reads: dict[int, str] = {}
+        self._last_mark = 0
+        self._has_failed = False
+        self._changes: SimpleQueue[Replace | Remove | None] = SimpleQueue()
+        self._changed: SimpleQueue[Changed] = SimpleQueue()
+        self._unreadable: list[tuple[int, str]] = []
+        self._flusher: Flusher
+        self._thread = threading.Thread(target=self._change_files, name="files", daemon=True)
+
+    # Before the first effect: what recovery reads.
 
     def list(self, prefix: str) -> Names:
         """Names of the files that begin with `prefix`, sorted."""
@@ -54,122 +108,245 @@ class Files:
         """The whole content of a file."""
         return self._path(name).read_bytes()
 
+    # While the node runs.
+
     def start(self) -> None:
         """Begin to carry out effects."""
+        self._flusher = Flusher()
         self._thread.start()
 
+    def fileno(self) -> int:
+        """Readable when `collect` has something to tell."""
+        return self._flusher.fileno()
+
+    @property
+    def flush_count(self) -> int:
+        """Flushes the disk was asked for."""
+        return self._flusher.counters()[0]
+
     def order(self, effect: DiskEffect) -> None:
-        """Take an effect; it is carried out after all earlier ones."""
-        self._orders.put(effect)
+        """Take an effect; it is carried out after all earlier ones on the same file."""
+        if self._backlog or self._closing > self._open_max:
+            self._backlog.append(effect)
+        else:
+            self._order(effect)
+
+    def _order(self, effect: DiskEffect) -> None:
+        if self._has_failed:
+            return
+        held = self._held.get(effect.file)
+        if held is not None:
+            held.append(effect)
+            return
+        try:
+            self._carry_out(effect)
+        except OSError as error:
+            if isinstance(effect, Read):
+                # Told by `collect`: whoever asks must not be answered before it has finished asking.
+                self._unreadable.append((effect.token, error.strerror or str(error)))
+                self._flusher.wake()
+            else:
+                self._fail(effect.file, error)
+
+    def collect(self) -> None:
+        """Tell what was done since the last call."""
+        durable: Tokens = []
+        for token, error, data in self._flusher.take():
+            if token in self._reads:
+                self._answer(token, error, data)
+            elif error:
+                self._fail(self._name_of(self._flusher.counters()[1]), OSError(error, os.strerror(error)))
+            elif token < 0:
+                self._reached(self._marks.pop(token))
+            else:
+                durable.append(token)
+        while not self._changed.empty():
+            self._after_change(self._changed.get(), durable)
+        if durable and not self._has_failed:
+            self._hearer.durable(durable)
+        while self._backlog and (self._closing <= self._open_max or self._has_failed):
+            self._order(self._backlog.popleft())
+        unreadable, self._unreadable = self._unreadable, []
+        for token, reason in unreadable:
+            self._hearer.was_read(token, None, reason)
 
     def close(self, timeout_s: float) -> bool:
-        """Finish what was ordered and stop; False if the disk did not finish in time."""
-        self._orders.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        """Finish what was ordered, tell it, and stop; False if the disk did not finish in time."""
+        until = time.monotonic() + timeout_s
+        ready = select.poll()
+        ready.register(self.fileno(), select.POLLIN)
+        while (self._held or self._backlog) and not self._has_failed and time.monotonic() < until:
+            ready.poll(max(0, until - time.monotonic()) * 1000)
+            self.collect()
+        for opened in self._opened.values():
+            self._flusher.close_file(opened.descriptor)
+        self._changes.put(None)
+        self._thread.join(max(0, until - time.monotonic()))
+        has_ended = self._flusher.close(max(0, until - time.monotonic())) and not self._thread.is_alive()
+        self.collect()
+        return has_ended
 
-    def _work(self) -> None:
-        name = ""
-        running = True
-        reason = "the thread that writes files ended by a mistake of its own"
-        try:
-            while running:
-                for effect in self._next_batch():
-                    if effect is None:
-                        running = False
-                        break
-                    name = effect.file
-                    self._carry_out(effect)
-                self._flush_owed()
-        except OSError as error:
-            running = True
-            reason = f"writing {self.folder / name} failed: {error.strerror or error}"
-        finally:
-            if running:
-                self._failed(reason)
-            for descriptor in self._descriptors.values():
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-
-    def _next_batch(self) -> Batch:
-        """Wait for one effect and take all that came with it."""
-        batch = [self._orders.get()]
-        with contextlib.suppress(Empty):
-            while True:
-                batch.append(self._orders.get_nowait())
-        return batch
+    # Appends, flushes and reads.
 
     def _carry_out(self, effect: DiskEffect) -> None:
         if isinstance(effect, Append):
-            _write(self._descriptor(effect.file), effect.data)
+            opened = self._open(effect.file)
+            opened.is_dirty = True
+            self._flusher.append(opened.descriptor, effect.data)
+            if effect.file in self._ends:
+                self._ends[effect.file] += len(effect.data)
         elif isinstance(effect, Flush):
-            self._owed.setdefault(effect.file, []).append(effect.token)
-        elif isinstance(effect, Replace):
-            self._flush_owed()
-            self._replace(effect)
+            self._flush(effect)
+        elif isinstance(effect, Read):
+            descriptor = self._open(effect.file, may_create=False).descriptor
+            self._reads[effect.token] = effect.file
+            self._flusher.read(descriptor, effect.offset, effect.length, effect.token)
         else:
-            self._flush_owed()
             self._forget(effect.file)
-            self._path(effect.file).unlink(missing_ok=True)
+            self._held[effect.file] = []
+            self._mark(effect)
 
-    def _flush_owed(self) -> None:
-        done: Tokens = []
-        for file, tokens in self._owed.items():
-            os.fdatasync(self._descriptor(file))
-            if file in self._unnamed:
-                _flush_folder(self._path(file).parent)
-                self._unnamed.discard(file)
-            done += tokens
-        self._owed.clear()
-        if done:
-            self._report(done)
+    def _flush(self, effect: Flush) -> None:
+        opened = self._open(effect.file)
+        if effect.file not in self._named:
+            # Before the file's own flush, so that its report covers the name. Nothing tells whether
+            # an earlier process got as far as this.
+            self._flush_folder(self._path(effect.file).parent)
+            self._named.add(effect.file)
+        opened.is_dirty = False
+        self._flusher.flush(opened.descriptor, effect.token)
 
-    def _replace(self, effect: Replace) -> None:
-        self._forget(effect.file)
-        path = self._path(effect.file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(path.name + TEMPORARY)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        try:
-            _write(descriptor, effect.data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
-        _flush_folder(path.parent)
-        self._unnamed.discard(effect.file)
-        self._report([effect.token])
+    def _flush_folder(self, folder: Path) -> None:
+        name = f"{folder}/"
+        opened = self._opened.get(name)
+        if opened is None:
+            opened = Opened(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            self._keep(name, opened)
+        else:
+            self._opened.move_to_end(name)
+        self._flusher.flush_folder(opened.descriptor)
 
-    def _descriptor(self, file: str) -> int:
-        found = self._descriptors.get(file)
-        if found is not None:
-            return found
-        path = self._path(file)
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True)
-            _flush_folder(path.parent.parent)
-        # Also when it exists: a process killed right after creating or renaming it never flushed the folder.
-        self._unnamed.add(file)
-        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        self._descriptors[file] = opened
+    def _open(self, file: str, *, may_create: bool = True) -> Opened:
+        opened = self._opened.get(file)
+        if opened is None:
+            opened = Opened(self._descriptor(file, may_create=may_create))
+            self._keep(file, opened)
+        else:
+            self._opened.move_to_end(file)
         return opened
 
+    def _descriptor(self, file: str, *, may_create: bool) -> int:
+        path = self._path(file)
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if may_create:
+            flags |= os.O_CREAT
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True)
+                self._flush_folder(path.parent.parent)
+        if not file.startswith(journal.PREFIX):
+            return os.open(path, flags | os.O_APPEND, 0o640)
+        descriptor = os.open(path, flags, 0o640)
+        end = self._ends.get(file)
+        if end is None:
+            end = self._ends[file] = os.fstat(descriptor).st_size
+            if end == 0 and may_create:
+                # A flush of space that is there already has no size to write down.
+                self._flusher.reserve(descriptor, limits.journal_file_bytes)
+        os.lseek(descriptor, end, os.SEEK_SET)
+        return descriptor
+
+    def _keep(self, file: str, opened: Opened) -> None:
+        """Note that a file is open; if these are too many, close the one not used for longest."""
+        self._opened[file] = opened
+        if len(self._opened) <= self._open_max:
+            return
+        file, opened = next(iter(self._opened.items()))
+        if opened.is_dirty:
+            # The system tells a failed write only to those who have the file open: ask while we do.
+            self._flusher.flush(opened.descriptor, 0)
+        self._forget(file)
+
     def _forget(self, file: str) -> None:
-        """Close a file whose name will mean another one."""
-        descriptor = self._descriptors.pop(file, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        """Close a file after what was ordered for it."""
+        opened = self._opened.pop(file, None)
+        if opened is not None:
+            self._flusher.close_file(opened.descriptor)
+            self._closing += 1
+            self._mark(None)
+
+    def _mark(self, effect: Replace | Remove | None) -> None:
+        self._last_mark -= 1
+        self._marks[self._last_mark] = effect
+        self._flusher.mark(self._last_mark)
+
+    def _reached(self, effect: Replace | Remove | None) -> None:
+        if effect is None:
+            self._closing -= 1
+        else:
+            self._changes.put(effect)
+
+    def _answer(self, token: int, error: int, data: bytes | None) -> None:
+        del self._reads[token]
+        if not self._has_failed:
+            self._hearer.was_read(token, data, os.strerror(error) if error else None)
+
+    def _fail(self, file: str, error: OSError) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            self._hearer.failed(f"writing {self.folder / file} failed: {error.strerror or error}")
+
+    def _name_of(self, descriptor: int) -> str:
+        """Name of an open file; one that was closed in the meantime is only known to be ours."""
+        return next((name for name, file in self._opened.items() if file.descriptor == descriptor), "")
+
+    # Replacing and removing.
+
+    def _after_change(self, changed: Changed, durable: Tokens) -> None:
+        effect = changed.effect
+        if changed.error is not None:
+            self._fail(effect.file, changed.error)
+            return
+        self._ends.pop(effect.file, None)
+        self._named.discard(effect.file)
+        if isinstance(effect, Replace):
+            self._named.add(effect.file)
+            durable.append(effect.token)
+        for held in self._held.pop(effect.file):
+            self._order(held)
+
+    def _change_files(self) -> None:
+        while (effect := self._changes.get()) is not None:
+            error = None
+            try:
+                if isinstance(effect, Replace):
+                    _replace(self._path(effect.file), effect.data)
+                else:
+                    self._path(effect.file).unlink(missing_ok=True)
+            except OSError as caught:
+                error = caught
+            self._changed.put(Changed(effect, error))
+            self._flusher.wake()
 
     def _path(self, file: str) -> Path:
         assert file and not file.startswith("/") and ".." not in file.split("/"), file
         return self.folder / file
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    """Write everything, however many calls the kernel makes of it."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _replace(path: Path, data: bytes) -> None:
+    if not path.parent.is_dir():
+        path.parent.mkdir(parents=True)
+        _flush_folder(path.parent.parent)
+    temporary = path.with_name(path.name + TEMPORARY)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    _flush_folder(path.parent)
 
 
 def _flush_folder(folder: Path) -> None:

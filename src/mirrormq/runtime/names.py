@@ -182,6 +182,27 @@ NAMES: tuple[Name, ...] = (
         v.size,
         "ready bytes a publisher may be ahead of the consumers of a queue before it has to wait",
     ),
+    # durability
+    Name(
+        "queue_log",
+        "queue_log",
+        v.choice("memory", "journal"),
+        "messages of durable queues: memory = gone when the node stops; "
+        "journal = kept in the queue log, which is unfinished and not yet to be relied on",
+    ),
+    Name(
+        "fsync",
+        "fsync",
+        v.choice("always", "interval", "never"),
+        "when queue data is flushed: always = before a publish is confirmed; "
+        "interval = every fsync_interval; never = when the operating system likes",
+    ),
+    Name(
+        "fsync_interval",
+        "fsync_interval_ms",
+        v.duration(1, 60_000),
+        "with fsync = interval: what a power failure may take, in time",
+    ),
     # access
     Name("default_user", "default_user.name", v.text, "user made in an empty data folder"),
     Name("default_pass", "default_user.password", v.text, "password of that user", secret=True),

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from mirrormq.base import limits
 from mirrormq.broker.host import BrokerSettings
+from mirrormq.log.disk import LogRefused
 from mirrormq.meta.commands import Command, SetPermission
 from mirrormq.meta.layout import MetaDamaged, MetaTooNew
 from mirrormq.meta.records import Permission
@@ -32,7 +34,7 @@ from mirrormq.runtime.acceptor import ProxyAcceptor
 from mirrormq.runtime.driver import Driver
 from mirrormq.runtime.facts import facts
 from mirrormq.runtime.faults import StartError
-from mirrormq.runtime.files import Files
+from mirrormq.runtime.files import Files, Hearer
 from mirrormq.runtime.folder import open_folder
 from mirrormq.runtime.gauges import Gauges, limit_bytes
 from mirrormq.runtime.hashing import Cost, make_hash
@@ -134,15 +136,22 @@ class Server:
         )
         self.node.cluster_name = settings.cluster_name
         self.driver = Driver(self.node, self.loop, self.log)
-        self.files = Files(folder.path, self._disk_done, self._disk_failed)
+        driver = self.driver
+        share = self.files_max * limits.open_data_files_percent_max // 100
+        self.files = Files(
+            folder.path,
+            Hearer(driver.disk_done, driver.disk_read, driver.fail),
+            open_max=min(limits.open_data_files_max, share),
+        )
         # Hashing the first user's password takes tens of milliseconds: only a folder without data needs it.
         first = [] if self.files.list("meta/") else self._first_commands()
         try:
             recovered = self.node.start(now, self.files, first)
-        except (MetaDamaged, MetaTooNew) as error:
+        except (MetaDamaged, MetaTooNew, LogRefused) as error:
             raise StartError(f"Data folder {folder.path}: {error}.") from None
         self.driver.disk = self.files
         self.files.start()
+        self.loop.add_reader(self.files.fileno(), self.files.collect)
         undo.callback(self._close_node)
         self.driver.start()
         self.note(
@@ -164,6 +173,9 @@ class Server:
             consumer_timeout_ms=settings.consumer_timeout_ms,
             max_message_size=settings.max_message_bytes,
             publish_ahead_bytes=settings.publish_ahead_bytes,
+            queue_log=settings.queue_log,
+            fsync=settings.fsync,
+            fsync_interval_ms=settings.fsync_interval_ms,
             memory_limit=limit_bytes(settings.memory_limit, total),
             disk_free_limit=limit_bytes(settings.disk_free_limit, total),
             loopback_users=frozenset(settings.loopback_users),
@@ -253,12 +265,6 @@ class Server:
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._on_stop_signal, "end of standard input")
 
-    def _disk_done(self, tokens: list[int]) -> None:
-        self.loop.call_soon_threadsafe(self.driver.disk_done, tokens)
-
-    def _disk_failed(self, reason: str) -> None:
-        self.loop.call_soon_threadsafe(self.driver.fail, reason)
-
     def _install_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._on_stop_signal, number.name)
@@ -320,6 +326,7 @@ class Server:
     def _close_node(self) -> None:
         """Cut off who is left, and let the disk finish what was ordered."""
         self.driver.close()
+        self.loop.remove_reader(self.files.fileno())
         if not self.files.close(self.settings.shutdown_timeout_ms / 1000):
             self.note("error", "the disk did not finish in time")
         self.note("info", "stopped")

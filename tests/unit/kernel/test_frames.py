@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirrormq.kernel.frames import EV_ACK, EV_ERROR, EV_HELD, EV_METHOD, EV_PUBLISH, Route, RouteMemo
-from tests.support.kernelkit import Kit, frame, header, publish, publish_method, settle_method
+from tests.support.kernelkit import PERSISTENT, Kit, frame, header, publish, publish_method, settle_method
 
 
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20), st.integers(1, 700), st.integers(1, 200))
@@ -98,7 +98,8 @@ def test_routes_are_asked_for_once_until_the_memo_is_cleared():
 def test_confirm_numbers_count_in_both_lanes_and_barriers_name_the_queues():
     kit = Kit()
     kit.channel.confirm = True
-    kit.feed(publish(b"a", b"1") + publish(b"b", b"2") + publish(b"a", b"3"))
+    kit.queue(b"a").durable = kit.queue(b"b").durable = True
+    kit.feed(b"".join(publish(key, b"x", PERSISTENT) for key in (b"a", b"b", b"a")))
     assert kit.reader.take_confirming() == [kit.channel]
     number, queues = kit.channel.take_barrier()
     assert number == 3

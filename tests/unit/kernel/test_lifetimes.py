@@ -13,17 +13,18 @@ from mirrormq.kernel.cores import ChannelCore, ConsumerCore, QueueCore
 from mirrormq.kernel.frames import FrameReader, Route, RouteMemo
 from mirrormq.kernel.message import Message
 from mirrormq.kernel.outbuffer import OutBuffer
-from tests.support.kernelkit import NO_PROPERTIES, Kit, publish, publish_method, read_deliveries
+from tests.support.kernelkit import PERSISTENT, Kit, publish, publish_method, read_deliveries
 
 
 def message(body: bytes = b"x") -> Message:
-    return Message(b"", b"q", NO_PROPERTIES, body)
+    return Message(b"", b"q", PERSISTENT, body)
 
 
 def test_a_barrier_names_its_queue_even_where_a_dead_channel_noted_it_before():
     """A new channel often gets the address of one just freed; its confirms must wait all the same."""
     kit = Kit()
     queue = kit.queue()
+    queue.durable = True
     for number in range(20):
         ChannelCore(2, number, kit.out).enqueue(message(), [queue])
         heir = ChannelCore(2, number, kit.out)
@@ -49,6 +50,7 @@ def test_a_reader_names_the_queues_it_fed_even_where_a_dead_reader_fed_them_befo
 def test_two_channels_that_publish_in_turn_both_wait_for_the_queue():
     kit = Kit()
     queue = kit.queue()
+    queue.durable = True
     other = ChannelCore(2, 78, kit.out)
     for channel in (kit.channel, other, kit.channel):
         channel.enqueue(message(), [queue])

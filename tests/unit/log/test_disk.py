@@ -1,7 +1,7 @@
 """The fake disk that other tests rely on is as unkind as the port allows, and no unkinder."""
 
 from mirrormq.log.disk import Disk, DiskOutbox
-from tests.support.memorydisk import MemoryDisk
+from mirrormq.sim.disk import MemoryDisk
 
 
 def lose_all(_: int) -> int:

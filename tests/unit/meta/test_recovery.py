@@ -10,8 +10,8 @@ from mirrormq.meta import commands as c
 from mirrormq.meta.records import VHost
 from mirrormq.meta.state import MetaState
 from mirrormq.meta.store import MetaStore
+from mirrormq.sim.disk import MemoryDisk
 from tests.support import metakit
-from tests.support.memorydisk import MemoryDisk
 
 
 class Life:

@@ -9,8 +9,8 @@ from mirrormq.meta.layout import MetaDamaged
 from mirrormq.meta.records import Queue, VHost
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.store import MetaStore
+from mirrormq.sim.disk import MemoryDisk
 from tests.support import metakit
-from tests.support.memorydisk import MemoryDisk
 
 FIRST_LOG = "meta/log-0000000000000001"
 

@@ -44,6 +44,7 @@ def test_frames_behind_a_parked_method_are_served_after_it_in_order():
     client.publish("q", b"behind")
     client.send(methods.BasicGet(queue="q", no_ack=True))
     assert client.take() == []
+    kit.hold_flushes = False
     kit.flush()
     kit.run()
     client.expect(methods.QueueDeclareOk)

@@ -65,6 +65,9 @@ class EchoNode:
         self.say(token, b"flushed")
         self._hear("disk", token)
 
+    def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> None:
+        self._hear("read", token, data, error)
+
     def work_done(self, now: Now, token: int, result: Any) -> None:
         self._hear("work", token, result)
 

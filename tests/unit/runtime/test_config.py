@@ -234,6 +234,16 @@ def test_no_named_setting_is_also_ignored_for_another_reason() -> None:
     assert all(reason and not reason.endswith(".") for _, reason in (*names.IGNORED, *names.REFUSED))
 
 
+def test_queue_data_is_flushed_before_a_confirm_unless_told_otherwise() -> None:
+    settings = config.load([], {}, [], "here").settings
+    assert (settings.fsync, settings.fsync_interval_ms) == ("always", 1000)
+    given = [config.Given("fsync", "interval", "test"), config.Given("fsync_interval", "250ms", "test")]
+    settings = config.load([], {}, given, "here").settings
+    assert (settings.fsync, settings.fsync_interval_ms) == ("interval", 250)
+    with pytest.raises(ConfigError, match="expected always or interval or never"):
+        config.load([], {}, [config.Given("fsync", "sometimes", "test")], "here")
+
+
 def test_every_setting_is_in_the_manual(clone: Path) -> None:
     manual = (clone / "docs" / "configuration.md").read_text(encoding="utf-8")
     missing = [name.key for name in NAMES if f"`{name.key}`" not in manual]

@@ -217,6 +217,15 @@ async def test_disk_effects_keep_their_order_and_are_reported(stage: Stage) -> N
     assert await reader.readexactly(7) == b"flushed"
 
 
+async def test_a_part_of_a_file_that_was_read_comes_back_to_the_node(stage: Stage) -> None:
+    stage.node.effects.read("log", 5, 10, 7)
+    stage.driver.gauges(1, 2)
+    assert stage.disk.orders == [fx.Read("log", 5, 10, 7)]
+    stage.driver.disk_read(7, b"data", None)
+    stage.driver.disk_read(8, None, "Input/output error")
+    assert stage.node.inputs[-2:] == [("read", 7, b"data", None), ("read", 8, None, "Input/output error")]
+
+
 async def test_passwords_are_hashed_off_the_loop(stage: Stage) -> None:
     stage.node.effects.work(7, "argon2_hash", ("secret", 8, 1, 1))
     stage.driver.gauges(1, 2)

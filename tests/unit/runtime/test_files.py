@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import select
 import stat
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import SimpleQueue
 
 import pytest
 
-from mirrormq.node.effects import Append, Flush, Remove, Replace
+from mirrormq.base import limits
+from mirrormq.node.effects import Append, Flush, Read, Remove, Replace
 from mirrormq.runtime.faults import StartError
-from mirrormq.runtime.files import Files
+from mirrormq.runtime.files import Files, Hearer
 from mirrormq.runtime.folder import is_locked, open_folder
 
 
 class Reports:
-    """What the file thread said."""
+    """What the files said, and the loop that hears it."""
 
     def __init__(self) -> None:
-        self.tokens: SimpleQueue[list[int]] = SimpleQueue()
-        self.failures: SimpleQueue[str] = SimpleQueue()
+        self.files: Files | None = None
+        self.tokens: list[int] = []
+        self.reads: dict[int, tuple[bytes | None, str | None]] = {}
+        self.failures: list[str] = []
+
+    def hearer(self) -> Hearer:
+        return Hearer(
+            self.tokens.extend,
+            lambda token, data, error: self.reads.update({token: (data, error)}),
+            self.failures.append,
+        )
+
+    def until(self, is_done: Callable[[], bool]) -> None:
+        assert self.files is not None
+        while not is_done():
+            assert select.select([self.files], [], [], 10)[0], "nothing came for ten seconds"
+            self.files.collect()
 
     def wait(self, *tokens: int) -> None:
-        seen: list[int] = []
-        while len(seen) < len(tokens):
-            seen += self.tokens.get(timeout=10)
-        assert seen == list(tokens)
+        self.until(lambda: len(self.tokens) >= len(tokens))
+        assert self.tokens == list(tokens)
+
+    def read(self, effect: Read) -> tuple[bytes | None, str | None]:
+        assert self.files is not None
+        self.files.order(effect)
+        self.until(lambda: effect.token in self.reads)
+        return self.reads[effect.token]
 
 
 @pytest.fixture
@@ -35,10 +58,15 @@ def reports() -> Reports:
     return Reports()
 
 
+def started(tmp_path: Path, reports: Reports, **more: int) -> Files:
+    made = reports.files = Files(tmp_path, reports.hearer(), **more)
+    made.start()
+    return made
+
+
 @pytest.fixture
 def files(tmp_path: Path, reports: Reports) -> Iterator[Files]:
-    made = Files(tmp_path, reports.tokens.put, reports.failures.put)
-    made.start()
+    made = started(tmp_path, reports)
     yield made
     assert made.close(10)
 
@@ -55,9 +83,8 @@ def test_flushes_are_reported_once_each_and_in_order(files: Files, reports: Repo
     for number in range(1, 50):
         files.order(Append(f"f{number % 3}", b"x"))
         files.order(Flush(f"f{number % 3}", number))
-    seen: list[int] = []
-    while len(seen) < 49:
-        seen += reports.tokens.get(timeout=10)
+    reports.until(lambda: len(reports.tokens) >= 49)
+    seen = reports.tokens
     assert sorted(seen) == list(range(1, 50))
     for third in range(3):
         own = [token for token in seen if token % 3 == third]
@@ -98,28 +125,134 @@ def test_files_are_listed_by_prefix_without_those_of_the_folder_itself(tmp_path:
 
 
 def test_a_failing_write_is_final_and_names_its_reason(tmp_path: Path, reports: Reports) -> None:
-    files = Files(tmp_path, reports.tokens.put, reports.failures.put)
     (tmp_path / "blocked").mkdir()
-    files.start()
+    files = started(tmp_path, reports)
     files.order(Append("blocked", b"x"))
     files.order(Flush("blocked", 1))
     files.order(Append("fine", b"x"))
     files.order(Flush("fine", 2))
-    assert "blocked failed: Is a directory" in reports.failures.get(timeout=10)
     assert files.close(10)
-    assert reports.tokens.empty(), "nothing is reported after a failure"
+    assert len(reports.failures) == 1
+    assert "blocked failed: Is a directory" in reports.failures[0]
+    assert not reports.tokens, "nothing is reported after a failure"
     assert not (tmp_path / "fine").exists(), "nothing is written after a failure"
 
 
 def test_what_was_ordered_is_finished_before_the_thread_stops(tmp_path: Path, reports: Reports) -> None:
-    files = Files(tmp_path, reports.tokens.put, reports.failures.put)
-    files.start()
+    files = started(tmp_path, reports)
     for _ in range(100):
         files.order(Append("log", b"x"))
     files.order(Flush("log", 1))
+    files.order(Replace("other", b"new", 2))
+    files.order(Append("other", b"er"))
+    files.order(Replace("other", b"newest", 3))
     assert files.close(10)
     assert (tmp_path / "log").stat().st_size == 100
+    assert (tmp_path / "other").read_bytes() == b"newest"
+    assert reports.tokens == [1, 2, 3]
+
+
+def test_a_read_sees_everything_appended_before_it(files: Files, reports: Reports) -> None:
+    files.order(Append("log", b"hello "))
+    files.order(Append("log", b"world"))
+    assert reports.read(Read("log", 6, 100, 1)) == (b"world", None)
+    assert reports.read(Read("log", 0, 5, 2)) == (b"hello", None)
+    files.order(Replace("log", b"new", 3))
+    assert reports.read(Read("log", 0, 100, 4)) == (b"new", None), "a read waits for the replace before it"
+
+
+def test_a_read_that_fails_is_told_to_whoever_asked_and_nobody_else(files: Files, reports: Reports) -> None:
+    assert reports.read(Read("missing", 0, 10, 1)) == (None, "No such file or directory")
+    files.order(Append("log", b"x"))
+    files.order(Flush("log", 2))
+    reports.wait(2)
+    assert not reports.failures
+
+
+def test_journal_files_get_their_space_in_advance(files: Files, reports: Reports, tmp_path: Path) -> None:
+    files.order(Append("journal/1", b"one"))
+    files.order(Append("journal/1", b"two"))
+    files.order(Flush("journal/1", 1))
     reports.wait(1)
+    content = (tmp_path / "journal/1").read_bytes()
+    assert len(content) == limits.journal_file_bytes
+    assert content.rstrip(b"\0") == b"onetwo"
+    files.order(Append("other/1", b"x"))
+    files.order(Flush("other/1", 2))
+    reports.wait(1, 2)
+    assert (tmp_path / "other/1").stat().st_size == 1
+
+
+def test_more_files_than_may_be_open_keep_their_order_and_end(tmp_path: Path, reports: Reports) -> None:
+    gc.collect()
+    before = open_descriptors()
+    files = started(tmp_path, reports, open_max=3)
+    names = ["journal/1", "journal/2", *(f"segments/{number}" for number in range(8))]
+    for turn in range(5):
+        for name in names:
+            files.order(Append(name, b"%d" % turn))
+    for token, name in enumerate(names, 1):
+        files.order(Flush(name, token))
+    reports.wait(*range(1, len(names) + 1))
+    assert open_descriptors() - before <= 3 + 2, "two more wake the threads"
+    assert files.close(10)
+    for name in names:
+        assert (tmp_path / name).read_bytes().rstrip(b"\0") == b"01234", name
+    del files
+    reports.files = None
+    gc.collect()
+    assert open_descriptors() == before, "no descriptor is left"
+
+
+@pytest.mark.parametrize("open_max", [0, 2, 5])
+def test_a_burst_over_many_files_needs_few_descriptors(
+    tmp_path: Path, reports: Reports, open_max: int
+) -> None:
+    files = started(tmp_path, reports, open_max=open_max)
+    before = open_descriptors()
+    most = 0
+    for token in range(1, 201):
+        files.order(Append(f"segments/{token}", b"x"))
+        files.order(Flush(f"segments/{token}", token))
+        most = max(most, open_descriptors() - before)
+    reports.wait(*range(1, 201))
+    files.order(Remove("segments/7"))
+    assert reports.read(Read("segments/200", 0, 10, 1000)) == (b"x", None)
+    assert most <= 2 * max(open_max, 2) + 2
+    assert files.close(10)
+    assert len(files.list("segments/")) == 199
+
+
+def test_a_full_disk_ends_the_files_and_says_which(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk; the limit is the child's own."""
+    child = f"""
+import resource
+from pathlib import Path
+from mirrormq.node.effects import Append, Flush, Read
+from tests.unit.runtime.test_files import Reports, started
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+reports = Reports()
+files = started(Path({str(tmp_path)!r}), reports)
+files.order(Append("small", b"x"))
+files.order(Flush("small", 1))
+reports.wait(1)
+files.order(Append("large", b"x" * 5000))
+files.order(Flush("large", 2))
+reports.until(lambda: bool(reports.failures))
+files.order(Append("small", b"y"))
+files.order(Flush("small", 3))
+assert files.close(10)
+assert reports.tokens == [1], reports.tokens
+assert reports.failures[0].endswith("large failed: File too large"), reports.failures
+assert len(reports.failures) == 1
+assert (files.folder / "small").read_bytes() == b"x"
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", child], check=True, timeout=60, env=environment)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 def test_a_new_folder_gets_a_version_and_a_key_only_its_owner_can_read(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""The batch: unit of append, checksum, replication and recovery of a queue's records."""
+
+from typing import TypeAlias
+
+from mirrormq.kernel.ranges import RangeSet
+from mirrormq.kernel.store import QueueStore
+
+PUBLISH: int
+PUBNOTE: int
+REMOVE: int
+REQUEUE: int
+HORIZON: int
+DYING: int
+POLICY: int
+EPOCH: int
+DELETE: int
+HADCONSUMER: int
+PRODGONE: int
+CURSOR: int
+STAGE: int
+COMMIT_SET: int
+BASE: int
+HEAD_BYTES: int
+
+_Data: TypeAlias = bytes | bytearray | memoryview
+
+def encode_publishes(
+    core: QueueStore, n: int, queue_id: int, epoch: int, first_seq: int, now: int
+) -> tuple[bytes, int]: ...
+def encode_removals(
+    core: QueueStore, dead: RangeSet, queue_id: int, epoch: int, seq: int, now: int
+) -> bytes | None: ...
+def encode_batch(
+    queue_id: int, epoch: int, first_seq: int, now: int, records: list[tuple[int, int, bytes]]
+) -> bytes: ...
+def read_head(data: _Data, at: int) -> tuple[int, int, int, int, int, int, int] | None: ...
+def is_whole(data: _Data, at: int) -> bool: ...
+def read_tail(data: _Data, end: int) -> tuple[int, int, int] | None: ...
+def other_records(data: _Data, at: int) -> list[tuple[int, int, int, bytes]]: ...
+def restore(
+    core: QueueStore, data: _Data, at: int, dead: RangeSet, horizon: int, drop_transient: bool, after: int
+) -> tuple[int, int]: ...
+def refill(
+    core: QueueStore, level: int, batches: list[tuple[bytes, int]], upto: int, dead: RangeSet, horizon: int
+) -> int: ...
+def last_seq(data: _Data, at: int) -> int: ...
+def copy_live(
+    data: _Data, at: int, dead: RangeSet, after: int
+) -> tuple[bytes, int, int, int, int] | None: ...
+def transient_seqs(data: _Data, at: int) -> list[int]: ...

@@ -1,0 +1,139 @@
+"""The log of one durable queue.
+
+Guarantees
+- Seqs are dense; every change of the queue has one before it is applied.
+- `durable` is a position whose every record survives a crash; a persistent publish is confirmed at or
+  behind it.
+- Nothing above the flushed horizon is delivered, so after a crash a message that was ever delivered says
+  so: recovery marks everything up to the horizon as redelivered. The horizon runs ahead of delivery, so
+  nobody waits for it.
+- `dead` holds every seq that is not a live publish; what is not in it must be found again after a crash.
+"""
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from mirrormq.base import limits
+from mirrormq.base.types import Now, Seq
+from mirrormq.kernel import records
+from mirrormq.kernel.cores import QueueCore
+from mirrormq.kernel.ranges import RangeSet
+from mirrormq.log.places import Places
+from mirrormq.log.segments import Segments
+
+if TYPE_CHECKING:
+    from mirrormq.log.journal import Journal
+
+PURGE = 1
+"""Flag of a REMOVE record: everything up to a seq, except the seqs that follow."""
+
+_U64 = struct.Struct("<Q")
+
+
+class DurableLog:
+    """Positions and dead seqs of one queue; its records are in the journal and in segments."""
+
+    def __init__(self, journal: "Journal", segments: Segments) -> None:
+        self._journal = journal
+        self.segments = segments
+        self.queue_id = segments.queue_id
+        self.epoch = 1
+        self.end = Seq(0)
+        self.durable = Seq(0)
+        self.dead = RangeSet()
+        self.horizon = 0
+        self.redelivered_upto = 0
+        """Up to here an earlier process may have delivered: the horizon it left behind."""
+        self.deliverable = 0
+        """Entries up to this seq may be delivered: the flushed horizon."""
+        self.places = Places()
+        self.last_wall = 0
+        self.on_progress: Callable[[], None] = _nothing
+        """Called when more may be delivered."""
+
+    # --- changes of the queue ---
+
+    def append(self, core: QueueCore, count: int, now: Now) -> Seq:
+        """Write the first `count` waiting entries; return the seq of the first."""
+        first = Seq(self.end + 1)
+        batch, persistent = records.encode_publishes(
+            core, count, self.queue_id, self.epoch, first, self._wall(now)
+        )
+        self._add(batch, first, count, flush=persistent > 0, now=now)
+        return first
+
+    def settle(self, core: QueueCore, now: Now) -> None:
+        """Write what left the queue since the last call. It asks for no flush: see the journal."""
+        seq = Seq(self.end + 1)
+        batch = records.encode_removals(core, self.dead, self.queue_id, self.epoch, seq, self._wall(now))
+        if batch is not None:
+            self._add(batch, seq, 1, flush=False, now=now)
+
+    def purge(self, held: Sequence[int], now: Now) -> None:
+        """Write that everything so far left the queue, except the entries consumers hold."""
+        upto = self.end
+        payload = _U64.pack(self._wall(now)) + _U64.pack(upto) + b"".join(map(_U64.pack, sorted(held)))
+        self._other(records.REMOVE, PURGE, payload, now, flush=True)
+        self.bury_purged(upto, held)
+
+    def reach(self, seq: int, ahead: int, now: Now) -> None:
+        """Entries from `seq` on are about to be delivered: keep the horizon `ahead` of them."""
+        if self.horizon < seq + ahead // 2:
+            self.horizon = seq + ahead
+            self._other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
+
+    def bury_purged(self, upto: int, held: Sequence[int]) -> None:
+        """Everything up to `upto` is dead but for what is held."""
+        low = 1
+        for seq in sorted(held):
+            if seq > low:
+                self.dead.add(low, seq - 1)
+            low = seq + 1
+        if low <= upto:
+            self.dead.add(low, upto)
+
+    # --- the journal's side ---
+
+    def mark(self) -> tuple[Seq, int]:
+        """What would be durable if a flush began now."""
+        return self.end, self.horizon
+
+    def on_durable(self, mark: object) -> None:
+        """A flush that began at this mark is done."""
+        assert isinstance(mark, tuple)
+        self.durable = max(self.durable, mark[0])
+        if mark[1] > self.deliverable:
+            self.deliverable = mark[1]
+            self.on_progress()
+
+    # --- helpers ---
+
+    def _other(self, kind: int, flags: int, payload: bytes, now: Now, *, flush: bool) -> None:
+        seq = Seq(self.end + 1)
+        batch = records.encode_batch(
+            self.queue_id, self.epoch, seq, self._wall(now), [(kind, flags, payload)]
+        )
+        self.dead.add(seq, seq)
+        self._add(batch, seq, 1, flush=flush, now=now)
+
+    def _add(self, batch: bytes, first: int, count: int, *, flush: bool, now: Now) -> None:
+        file, offset = self._journal.add(self, batch, flush=flush, now=now)
+        self.places.note(first, file, offset)
+        self.end = Seq(first + count - 1)
+
+    def _wall(self, now: Now) -> int:
+        """A queue's time never goes back, whatever the machine's clock does."""
+        self.last_wall = max(self.last_wall, now.wall)
+        return self.last_wall
+
+
+def horizon_ahead(prefetches: Sequence[int]) -> int:
+    """How far the horizon runs ahead for consumers with these prefetch limits (0 = none)."""
+    if not prefetches or 0 in prefetches:
+        return limits.horizon_chunk_max
+    return min(max(2 * sum(prefetches), limits.horizon_chunk_min), limits.horizon_chunk_max)
+
+
+def _nothing() -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,87 @@
+"""Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
+
+Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from mirrormq.node.node import Node
+from mirrormq.sim.client import Stats
+from mirrormq.sim.planted import PLANTED
+from mirrormq.sim.queueworld import QueueWorld
+
+TRACE_LINES = 25
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run seeds until one fails or all are done; returns the exit code."""
+    options = _parser().parse_args(argv)
+    make_node = PLANTED[options.planted] if options.planted else Node
+    flips = options.flips or options.planted == "checksum-skipped"
+    total, seeds = Stats(), 0
+    for seed in _seeds(options):
+        world = QueueWorld(seed, make_node=make_node, flips=flips, small=not options.shipped_limits)
+        try:
+            world.run()
+        except Exception as error:  # noqa: BLE001
+            # Whatever the node raises is a finding: it would have taken a real one down.
+            _say(f"seed {seed} failed: {type(error).__name__}: {error}")
+            _say("\n".join(list(world.trace)[-TRACE_LINES:]))
+            _summary(seeds, total)
+            return 1
+        seeds += 1
+        _add(total, world.stats)
+        if options.digests:
+            _say(f"seed {seed}: {world.digest} {world.stats.events} events")
+    _summary(seeds, total)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
+    parser.add_argument("world", choices=["log"])
+    amount = parser.add_mutually_exclusive_group(required=True)
+    amount.add_argument("--seeds", metavar="A-B")
+    amount.add_argument("--seconds", type=float)
+    parser.add_argument("--first", type=int, default=1, help="first seed with --seconds")
+    parser.add_argument("--planted", choices=sorted(PLANTED), help="run a node with this bug")
+    parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")
+    parser.add_argument("--shipped-limits", action="store_true", help="do not shrink files and windows")
+    parser.add_argument("--digests", action="store_true", help="print a fingerprint of each run")
+    return parser
+
+
+def _seeds(options: argparse.Namespace) -> Iterator[int]:
+    if options.seeds:
+        first, _, last = options.seeds.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+        return
+    end = time.monotonic() + options.seconds
+    for seed in count(options.first):
+        if time.monotonic() >= end:
+            return
+        yield seed
+
+
+def _add(total: Stats, run: Stats) -> None:
+    for name in Stats.__slots__:
+        setattr(total, name, getattr(total, name) + getattr(run, name))
+
+
+def _summary(seeds: int, total: Stats) -> None:
+    _say(
+        f"{seeds} seeds, {total.events} events, {total.faults} faults, {total.confirms} confirms,"
+        f" {total.commits} commits, {total.deliveries} deliveries"
+    )
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
