@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, settings
 settings.register_profile(
     "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
+# CI judges a change: it tries the same examples for everybody. New ones are tried on developers' machines.
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+CHOSEN = "ci" if os.environ.get("CI") == "true" else "default"
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", CHOSEN))
 
 
 @pytest.fixture(scope="session")
