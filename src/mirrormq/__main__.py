@@ -1,18 +1,24 @@
 """Entry of the command `mirrormq`: hands over to the part that was asked for and imports nothing else.
 
-`serve` is the node; `ctl` administers nodes. The node process never imports what only the command line needs.
+`serve` is the node; `ctl` administers nodes; `restore` makes a data folder of a backup. The node process
+never imports what only the command line needs.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import mirrormq
+
+if TYPE_CHECKING:
+    from mirrormq.ctl.session import Offline
 
 USAGE = """\
 usage: mirrormq serve [options]     run a node (mirrormq serve --help)
        mirrormq ctl COMMAND ...     administer a node (mirrormq ctl help)
+       mirrormq restore FROM ...    make a data folder of a backup (mirrormq restore --help)
        mirrormq --version
 """
 
@@ -25,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mirrormq.runtime.main import serve
 
         return serve(words[1:])
+    if command == "restore":
+        from mirrormq.runtime.restore import restore
+
+        return restore(words[1:])
     if command == "ctl":
         return main_ctl(words[1:])
     if command in {"--version", "version"}:
@@ -41,7 +51,13 @@ def main_ctl(argv: Sequence[str] | None = None) -> int:
     """Run `mirrormqctl`."""
     from mirrormq.ctl.main import main as ctl
 
-    return ctl(argv)
+    return ctl(argv, offline=_offline_tools)
+
+
+def _offline_tools() -> Offline:
+    from mirrormq.runtime import offline
+
+    return offline
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import pika
 
 SERVE = [sys.executable, "-m", "mirrormq", "serve"]
+JOURNAL = ("--set", "queue_log=journal")
+"""Options of a node that keeps messages in its queue log."""
 STOP_SECONDS = 20
 
 

@@ -162,3 +162,12 @@ def not_implemented(text: str, scope: Scope | None = None) -> AmqpError:
 def internal_error(text: str, scope: Scope | None = None) -> AmqpError:
     """541."""
     return AmqpError(541, text, scope)
+
+
+class FolderUnusable(Exception):
+    """A data folder or a backup cannot be used without a node: a sentence for people, and an exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text

@@ -80,6 +80,9 @@ open_data_files_percent_max = 4
 """The same as a part of the allowed descriptors, if that is less; some that are being closed come on top."""
 assert open_files_percent_max + 2 * open_data_files_percent_max < 100, "connections must leave room for files"
 
+disk_look_bytes = 8 * 1024 * 1024
+"""Bytes written after which the free disk is looked at again, however little time has passed."""
+
 tick_us = 1_000_000
 """Longest time between two ticks of the node."""
 
@@ -143,6 +146,10 @@ http_page_size_max = 500
 journal_file_bytes = 32 * 1024 * 1024
 """Size at which a journal file is followed by the next."""
 
+disk_reserve_bytes = 64 * 1024 * 1024
+"""Space kept back for removals, checkpoints and definitions on a full disk (the default)."""
+assert disk_reserve_bytes >= 2 * journal_file_bytes, "a journal file must fit in twice: as it is and emptied"
+
 journal_files_max = 4
 """Journal files kept before the oldest is emptied into segments: recovery reads no more than about this."""
 
@@ -172,6 +179,15 @@ segment_bytes_min = 1024 * 1024
 segment_bytes_max = 64 * 1024 * 1024
 """Size of a queue's first segment, and of its largest."""
 
+dead_letter_backlog_max = 100_000
+dead_letter_backlog_bytes_max = 1024 * 1024 * 1024
+"""Dead letters of one queue on their way to durable queues; beyond it what max-length drops is no longer
+waited for.
+"""
+
+dead_letter_note_us = 60_000_000
+"""Least time between two notes that a queue's dead letters are over that bound."""
+
 pace_messages = 500
 """Ready messages up to which confirms are never held for consumers."""
 
@@ -187,3 +203,7 @@ pace_window_us = 50_000
 
 segment_dead_bytes_max = 16 * 1024 * 1024
 """Bytes in dead segments at which they are given back without waiting for the journal to fill."""
+
+# --- backup ---
+copy_slice_bytes = 1024 * 1024
+"""Bytes of a file copied at once, off the loop; the checksum of a slice takes a fraction of a millisecond."""

@@ -19,17 +19,11 @@ from mirrormq.base import limits
 from mirrormq.base.errors import resource_locked
 from mirrormq.broker.arguments import QueueSettings
 from mirrormq.broker.consumer import Consumer, Consumers
-from mirrormq.broker.deadletter import Reason, make_dead_letter
+from mirrormq.broker.letters import Letters, dead_letter
 from mirrormq.broker.readback import ReadBack
-from mirrormq.kernel.cores import (
-    REASON_DELIVERY_LIMIT,
-    REASON_EXPIRED,
-    REASON_MAXLEN,
-    REASON_REJECTED,
-    ChannelCore,
-    QueueCore,
-)
+from mirrormq.kernel.cores import REASON_DELIVERY_LIMIT, ChannelCore, QueueCore
 from mirrormq.kernel.message import Message
+from mirrormq.kernel.records import PID_OF_LETTERS
 from mirrormq.log.durable import DurableLog, horizon_ahead
 from mirrormq.log.queuelog import QueueLog
 from mirrormq.meta import records
@@ -43,13 +37,6 @@ if TYPE_CHECKING:
     from mirrormq.broker.vhost import VHost
 
 NO_LIMIT = (1 << 63) - 1
-
-REASONS: dict[int, Reason] = {
-    REASON_REJECTED: "rejected",
-    REASON_EXPIRED: "expired",
-    REASON_MAXLEN: "maxlen",
-    REASON_DELIVERY_LIMIT: "delivery_limit",
-}
 
 
 class Queue:
@@ -74,6 +61,11 @@ class Queue:
         self.consumers = Consumers(settings.single_active)
         self.used_at = host.now.mono
         self.dead_letters_dropped = 0
+        """Dead letters that reached no queue, or were refused by this one."""
+        self.letters: Letters | None = None
+        """The dead letters of a durable queue, once it has had one."""
+        self._receiving: list[tuple[Letters, int]] = []
+        """Numbered dead letters that wait to be admitted."""
         self._ahead = horizon_ahead([])
         self._rate = 0
         self._measured_at = host.now.mono
@@ -174,6 +166,8 @@ class Queue:
         consumers = self.consumers.clear()
         self.core.destroy()
         self.host.drop_log(self.record)
+        received, self._receiving = self._receiving, []
+        _tell_senders(received)
         self._answer_gets()
         for consumer in consumers:
             consumer.channel.cancelled_by_server(consumer)
@@ -209,9 +203,13 @@ class Queue:
         else:
             self._admit()
             self._deliver()
+        if self._receiving:
+            self._note_received()
         next_expiry = core.expire(now.wall)
-        if core.dead_letter:
+        if core.has_dying:
             self._dead_letter()
+        if self.letters is not None:
+            self.letters.settle()
         self.log.settle(core, now)
         if self._read_back is not None:
             self._bound_memory()
@@ -275,6 +273,8 @@ class Queue:
             channel = self.host.channels.get(pid)
             if channel is not None and pseq:
                 channel.confirm.nack(pseq)
+            elif pid & PID_OF_LETTERS:
+                self._refuse_letter(pid ^ PID_OF_LETTERS, pseq)
 
     def _bound_memory(self) -> None:
         """Leave what is far from the head to the log, and read the head back when it lies there."""
@@ -309,16 +309,54 @@ class Queue:
 
     def _dead_letter(self) -> None:
         """Send what was rejected, expired or dropped to the dead-letter exchange."""
-        exchange, key = self.settings.dead_letter_exchange, self.settings.dead_letter_key
-        assert exchange is not None
+        if isinstance(self.log, DurableLog):
+            if self.letters is None:
+                self.letters = Letters(self, self.log)
+            self.letters.send(self.core.take_dying(settle=False))
+            return
+        exchange = self.settings.dead_letter_exchange
         for message, _, reason in self.core.take_dying():
-            letter = make_dead_letter(
-                message, REASONS[reason], self.host.now, queue=self.name, exchange=exchange, key=key
-            )
-            targets = self.vhost.dead_letter_targets(exchange, letter)
-            for target in targets:
-                target.core.push(letter.message)
-            self.dead_letters_dropped += not targets
+            if exchange is not None:  # else a policy was cleared since it died
+                letter = dead_letter(self, message, reason, self.host.now)
+                targets = self.vhost.dead_letter_targets(exchange, letter)
+                for target in targets:
+                    target.core.push(letter.message)
+                self.dead_letters_dropped += not targets
+
+    # --- dead letters from others ---------------------------------------------------------------
+
+    def receive(self, message: Message, sender: Letters, number: int) -> None:
+        """Take a numbered dead letter, unless the log has it; the sender hears when it is durable.
+
+        A damaged queue takes nothing: its letters stay where they died until it is whole again, or gone.
+        """
+        assert isinstance(self.log, DurableLog)
+        if number <= self.log.letters.get(sender.queue_id, 0):
+            sender.arrived(number)
+            return
+        if self.damage is None:
+            self.core.push(message, sender.queue_id | PID_OF_LETTERS, number)
+        self._receiving.append((sender, number))
+
+    def _note_received(self) -> None:
+        """The letters that waited are in the log now."""
+        assert isinstance(self.log, DurableLog)
+        received, self._receiving = self._receiving, []
+        for sender, number in received:
+            self.log.letters[sender.queue_id] = number
+        self.log.when_durable(self.log.end, lambda: _tell_senders(received))
+
+    def _refuse_letter(self, source: int, number: int) -> None:
+        """There is no room for a dead letter: it is lost, and its sender goes on."""
+        if self.damage is not None:
+            return
+        goes_on = self.core.dead_letter and self.settings.overflow == "reject-publish-dlx"
+        self.dead_letters_dropped += not goes_on
+        for at, (sender, waiting) in enumerate(self._receiving):
+            if sender.queue_id == source and waiting == number:
+                del self._receiving[at]
+                sender.arrived(number)
+                return
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -395,6 +433,11 @@ class Queue:
         parked, self._parked = self._parked, []
         for connection in parked:
             connection.unpark("ahead")
+
+
+def _tell_senders(received: list[tuple[Letters, int]]) -> None:
+    for sender, number in received:
+        sender.arrived(number)
 
 
 def _with_delivery_count(message: Message, count: int) -> Message:

@@ -54,7 +54,7 @@ class ReadBack:
         self._read(Ask(place.file, place.offset, limits.read_back_bytes))
 
     def _read(self, ask: Ask) -> None:
-        end = self._log.segments.size_of(ask.file)
+        end = self._log.end_of(ask.file)
         if end is not None:
             # Behind its end may lie what was being moved there when an earlier process died.
             ask = ask._replace(length=min(ask.length, max(end - ask.offset, 0)))
@@ -78,7 +78,10 @@ class ReadBack:
             self._go_on(ask, len(data), found, wanted[1])
             return
         try:
-            records.refill(self._core, wanted[0], batches, upto, self._log.dead, self._log.redelivered_upto)
+            log = self._log
+            records.refill(
+                self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, log.dying_found
+            )
         except ValueError as mismatch:
             self._damaged(f"{ask.file} does not hold what it should: {mismatch}")
             return
@@ -103,7 +106,7 @@ class ReadBack:
 
     def _go_on(self, ask: Ask, size: int, found: Scanned, seq: int) -> None:
         """Nothing of ours in what was read: read on in this file, or go to the next one."""
-        end = self._log.segments.size_of(ask.file)
+        end = self._log.end_of(ask.file)
         is_more = found.is_enough or (size == ask.length and (end is None or ask.offset + size < end))
         if is_more:
             self._read(Ask(ask.file, ask.offset + found.resume, max(found.need, limits.read_back_bytes)))

@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 import mirrormq.ctl.commands  # noqa: F401  (fills the table)
+from mirrormq.base.errors import FolderUnusable
 from mirrormq.ctl.faults import OK, SOFTWARE, USAGE, Failure, Misuse
 from mirrormq.ctl.options import split
 from mirrormq.ctl.registry import COMMANDS, HELP, Command, command, session_of
-from mirrormq.ctl.session import Session
+from mirrormq.ctl.session import Offline, Session
 
 # typer carries its own copy of click in newer versions: its usage error is found through the public name.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -51,19 +52,27 @@ def show_help(
     session.write("\nGeneral options\n\n" + GENERAL)
 
 
-def main(argv: Sequence[str] | None = None, *, session: Session | None = None) -> int:
-    """Run one command and return its exit code."""
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    session: Session | None = None,
+    offline: Callable[[], Offline] | None = None,
+) -> int:
+    """Run one command and return its exit code; `offline` gives the tools of commands that need no node."""
     words = list(sys.argv[1:] if argv is None else argv)
     name: str | None = None
     try:
         options, name, rest = split(words, {entry.name: entry.own for entry in COMMANDS.values()})
         session = session or Session(options)
         session.options = options
+        session.offline_tools = offline or session.offline_tools
         return _run(session, name, rest)
     except Misuse as failure:
         return _misused(failure, name, words)
     except Failure as failure:
         return _failed(failure, session)
+    except FolderUnusable as refusal:
+        return _failed(Failure(refusal.text, refusal.code), session)
     except BrokenPipeError:
         # The reader (`| head`) has seen enough. Nothing may be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,6 +25,7 @@ CONFIGURATION = "Configuration and environment"
 DEFINITIONS = "Definitions"
 OPERATIONS = "Operations"
 QUEUES = "Queues"
+STORAGE = "Data folder"
 HELP = "Help"
 
 

@@ -10,13 +10,14 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from mirrormq.client.admin import AdminClient, Refused, Unreachable
 from mirrormq.ctl import locate, render
 from mirrormq.ctl.faults import (
+    CANNOT_CREATE,
     DATA,
     NO_INPUT,
     NO_PERMISSION,
@@ -40,7 +41,24 @@ _CODES = {
     "not_authorised": NO_PERMISSION,
     "not_authorized": NO_PERMISSION,
     "unknown_command": USAGE,
+    "cannot_create": CANNOT_CREATE,
 }
+
+
+class Offline(Protocol):
+    """Looks into a data folder that no node uses. Raises `FolderUnusable`."""
+
+    def inspect(self, data: str, node: str | None, queue: tuple[str, str] | None) -> list[dict[str, Any]]:
+        """What the log of every durable queue says, or of the one given by vhost and name."""
+        ...
+
+    def records(self, data: str, node: str | None, queue: tuple[str, str] | None) -> Iterator[dict[str, Any]]:
+        """Their records."""
+        ...
+
+    def verify(self, data: str, node: str | None) -> dict[str, Any]:
+        """A summary of everything in the folder, with `faults`."""
+        ...
 
 
 class Session:
@@ -59,6 +77,8 @@ class Session:
         self.out = out or sys.stdout
         self.stdin = stdin or sys.stdin
         self.environment = os.environ if environment is None else environment
+        self.offline_tools: Callable[[], Offline] | None = None
+        """Whoever starts the command line gives them: this package knows nothing of files."""
         self._client: AdminClient | None = None
         self._name: str | None = None
 
@@ -105,6 +125,18 @@ class Session:
             ) from error
         except Refused as error:
             raise self._failure(error) from error
+
+    @property
+    def offline(self) -> Offline:
+        """The tools for a folder without a node."""
+        if self.offline_tools is None:
+            raise Failure("this command reads files: run it as `mirrormq ctl`", USAGE)
+        return self.offline_tools()
+
+    @property
+    def data(self) -> str:
+        """The data folder of commands that need no node."""
+        return self.options.data or self.environment.get("MIRRORMQ_DATA_DIR") or locate.DEFAULT_ROOT
 
     def close(self) -> None:
         """Close the connection, if there is one."""

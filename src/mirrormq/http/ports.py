@@ -34,5 +34,17 @@ class Driver(Protocol):
         ...
 
 
+class Backups(Protocol):
+    """Copies the node's data folder while the node runs. What it refuses is a `node.steps.Refusal`."""
+
+    async def start(self, target: str) -> dict[str, Any]:
+        """Begin a copy into an empty folder of the node's machine."""
+        ...
+
+    async def progress(self) -> dict[str, Any]:
+        """How far the copy is; waits a moment for its end. A copy that failed is refused with the reason."""
+        ...
+
+
 Facts = Callable[[], Mapping[str, Any]]
 """What only the process knows: pid, folders, files, listeners, settings without secrets."""

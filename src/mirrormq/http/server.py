@@ -16,7 +16,7 @@ from mirrormq.base import limits
 from mirrormq.http.answers import Fault, error_response, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import Gate
-from mirrormq.http.ports import Driver, Facts
+from mirrormq.http.ports import Backups, Driver, Facts
 from mirrormq.http.routes import access, ctl, definitions, live, nodes, objects, policies, vhosts
 
 if TYPE_CHECKING:
@@ -31,10 +31,11 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Api:
     """The admin API of one node."""
 
-    def __init__(self, driver: Driver, key: str, facts: Facts) -> None:
+    def __init__(self, driver: Driver, key: str, facts: Facts, backups: Backups | None = None) -> None:
         self._driver = driver
         self._gate = Gate(driver, key)
         self._facts = facts
+        self._backups = backups
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -45,7 +46,7 @@ class Api:
             for verb, path, handler in module.ROUTES:
                 app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         about = nodes.About(self._facts)
-        for verb, path, handler in (*about.routes(), *ctl.routes(about)):
+        for verb, path, handler in (*about.routes(), *ctl.routes(about, self._backups)):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         return app
 

@@ -21,6 +21,8 @@ STAGE: int
 COMMIT_SET: int
 BASE: int
 HEAD_BYTES: int
+PID_OF_LETTERS: int
+"""Set in the publishing channel of a PUBLISH that is a dead letter; the other bits are its source queue."""
 
 _Data: TypeAlias = bytes | bytearray | memoryview
 
@@ -37,11 +39,26 @@ def read_head(data: _Data, at: int) -> tuple[int, int, int, int, int, int, int] 
 def is_whole(data: _Data, at: int) -> bool: ...
 def read_tail(data: _Data, end: int) -> tuple[int, int, int] | None: ...
 def other_records(data: _Data, at: int) -> list[tuple[int, int, int, bytes]]: ...
+def letters(data: _Data, at: int) -> dict[int, int] | None: ...
 def restore(
-    core: QueueStore, data: _Data, at: int, dead: RangeSet, horizon: int, drop_transient: bool, after: int
+    core: QueueStore,
+    data: _Data,
+    at: int,
+    dead: RangeSet,
+    horizon: int,
+    drop_transient: bool,
+    after: int,
+    dying: RangeSet | None = ...,
+    only_dying: bool = ...,
 ) -> tuple[int, int]: ...
 def refill(
-    core: QueueStore, level: int, batches: list[tuple[bytes, int]], upto: int, dead: RangeSet, horizon: int
+    core: QueueStore,
+    level: int,
+    batches: list[tuple[bytes, int]],
+    upto: int,
+    dead: RangeSet,
+    horizon: int,
+    dying: RangeSet | None = ...,
 ) -> int: ...
 def last_seq(data: _Data, at: int) -> int: ...
 def copy_live(

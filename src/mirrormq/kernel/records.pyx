@@ -25,6 +25,9 @@ from mirrormq.kernel.store cimport Level, QueueStore
 PUBLISH, PUBNOTE, REMOVE, REQUEUE, HORIZON, DYING, POLICY, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8
 DELETE, HADCONSUMER, PRODGONE, CURSOR, STAGE, COMMIT_SET, BASE = 9, 10, 11, 12, 13, 14, 15
 HEAD_BYTES = 56
+PID_OF_LETTERS = 1 << 63
+
+cdef uint64_t LETTER_PID = <uint64_t>1 << 63
 
 cdef enum:
     MAGIC = 0x3142514D  # "MQB1"
@@ -274,7 +277,7 @@ def is_whole(const uint8_t[::1] data, uint64_t at) -> bool:
         if p[8] == KIND_PUBLISH and not publish_ok(p + RECORD, size):
             return False
         p += RECORD + size
-    return p == end
+    return p == end and get32(end + TAIL - 4) == crc_of(end, TAIL - 4)
 
 
 cdef bint publish_ok(const uint8_t* p, uint32_t size) noexcept:
@@ -318,6 +321,29 @@ def other_records(const uint8_t[::1] data, uint64_t at) -> list:
     return out
 
 
+def letters(const uint8_t[::1] data, uint64_t at) -> dict | None:
+    """{source queue: highest number} of the dead letters in a whole batch, None if there are none."""
+    cdef Head h
+    cdef const uint8_t* p
+    cdef uint32_t i, size
+    cdef uint64_t pid
+    cdef dict out = None
+    if not head_at(&data[at], data.shape[0] - at, &h):
+        raise ValueError("no batch here")
+    p = &data[at] + HEAD
+    for i in range(h.records):
+        size = get32(p)
+        if p[8] == KIND_PUBLISH:
+            pid = get64(p + RECORD + 16)
+            if pid & LETTER_PID:
+                if out is None:
+                    out = {}
+                # Letters of one source come in the order of their numbers.
+                out[pid & ~LETTER_PID] = get64(p + RECORD + 24)
+        p += RECORD + size
+    return out
+
+
 cdef Msg* message_of(const uint8_t* p, uint32_t size) except NULL:
     """The message of a publish payload (checked by is_whole)."""
     cdef uint16_t route_len = get16(p + 40)
@@ -339,10 +365,11 @@ cdef Entry entry_of(const uint8_t* p, uint32_t size, uint64_t seq, uint64_t hori
 
 
 def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, RangeSet dead not None,
-            uint64_t horizon, bint drop_transient, uint64_t after) -> tuple:
-    """Recovery: make the live publishes of a whole batch above seq `after` ready again.
+            uint64_t horizon, bint drop_transient, uint64_t after, RangeSet dying=None,
+            bint only_dying=False) -> tuple:
+    """Recovery: make the live publishes of a whole batch above seq `after` ready again, or dying.
 
-    Returns (restored, transient ones dropped).
+    Returns (restored to ready, transient ones dropped).
     """
     cdef Head h
     cdef const uint8_t* p
@@ -358,7 +385,14 @@ def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, Rang
         size = get32(p)
         seq = h.first_seq + get32(p + 4)
         if p[8] == KIND_PUBLISH and seq > after and not dead.has(seq):
-            if drop_transient and not p[9] & FLAG_PERSISTENT:
+            if dying is not None and dying.has(seq):
+                e = entry_of(p + RECORD, size, seq, horizon)
+                e.flags = 0  # why it died is known to the log
+                list_push(&core.dying, &e)
+                core.note_touch()
+            elif only_dying:
+                pass
+            elif drop_transient and not p[9] & FLAG_PERSISTENT:
                 dead.put(seq, seq)
                 dropped += 1
             else:
@@ -370,8 +404,11 @@ def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, Rang
 
 
 def refill(QueueStore core not None, uint32_t level, list batches not None, uint64_t upto,
-           RangeSet dead not None, uint64_t horizon) -> int:
-    """Read back the front run of a level from whole batches [(data, at)], through seq `upto`."""
+           RangeSet dead not None, uint64_t horizon, RangeSet dying=None) -> int:
+    """Read back the front run of a level from whole batches [(data, at)], through seq `upto`.
+
+    What is dying is not in it.
+    """
     cdef EntryList loaded = EntryList(NULL, NULL, 0)
     cdef uint64_t first
     cdef uint64_t seq
@@ -396,7 +433,7 @@ def refill(QueueStore core not None, uint32_t level, list batches not None, uint
             size = get32(p)
             seq = h.first_seq + get32(p + 4)
             if (p[8] == KIND_PUBLISH and first <= seq <= upto and core.level_of(p[RECORD + 42]) == level
-                    and not dead.has(seq)):
+                    and not dead.has(seq) and (dying is None or not dying.has(seq))):
                 e = entry_of(p + RECORD, size, seq, horizon)
                 list_push(&loaded, &e)
                 core.resident += e.msg.body_len

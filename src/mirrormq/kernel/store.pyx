@@ -334,8 +334,15 @@ cdef class QueueStore:
             self.remove(at, first, MAXLEN)
         return before - self.ready
 
-    def take_dying(self) -> list:
-        """(message, seq, reason) of entries to dead-letter; with this they have left the queue."""
+    @property
+    def has_dying(self) -> bool:
+        return self.dying.count != 0
+
+    def take_dying(self, bint settle=True) -> list:
+        """(message, seq, reason) of entries to dead-letter; with this they have left the queue.
+
+        Without `settle` they stay in the log until `leave` is called for each of them.
+        """
         cdef list out = []
         cdef Entry e
         cdef uint8_t reason
@@ -344,11 +351,16 @@ cdef class QueueStore:
             e = list_front(&self.dying)[0]
             list_pop(&self.dying)
             reason = <uint8_t>(e.flags >> REASON_SHIFT)
-            if e.seq:
+            if settle and e.seq:
                 self.settle_seq(e.seq, reason)
             out.append((Message.wrap(e.msg), e.seq, reason))
             msg_release(e.msg)
         return out
+
+    def leave(self, uint64_t seq, uint8_t reason) -> None:
+        """A dying entry has left the queue; the log hears of it with the other removals."""
+        self.make_range_room()
+        self.settle_seq(seq, reason)
 
     def take_coming_back(self) -> list:
         """(message, seq, expiry, deliveries so far) of requeued entries of a counted queue."""

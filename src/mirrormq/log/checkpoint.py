@@ -12,6 +12,7 @@ import msgspec
 
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.log.disk import LogRefused
+from mirrormq.log.dying import Death
 from mirrormq.log.segments import Segment
 
 NAME = "log/checkpoint"
@@ -32,6 +33,9 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     segments_end: int
     dead: list[tuple[int, int]]
     segments: list[tuple[int, ...]]
+    last_number: int = 0
+    letters: list[tuple[int, int]] = []
+    dying: list[Death] = []
 
 
 class Checkpoint(NamedTuple):
@@ -83,7 +87,7 @@ def decode(data: bytes) -> Checkpoint:
         queue_id, size, crc = _PART.unpack_from(data, at)
         payload = data[at + _PART.size : at + _PART.size + size]
         at += _PART.size + size
-        if crc32c(payload) != crc:
+        if len(payload) != size or crc32c(payload) != crc:
             damaged.add(queue_id)
             continue
         part = msgspec.msgpack.decode(payload, type=QueuePart)

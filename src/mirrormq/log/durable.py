@@ -8,10 +8,14 @@ Guarantees
   so: recovery marks everything up to the horizon as redelivered. The horizon runs ahead of delivery, so
   nobody waits for it.
 - `dead` holds every seq that is not a live publish; what is not in it must be found again after a crash.
+- `dying` holds what was sent to the dead-letter exchange and is not known to be durable there; it is live
+  until its removal is written, purges included, and never ready again.
+- `letters` tells which dead letters this queue has, even if they have left it since.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -19,6 +23,8 @@ from mirrormq.base.types import Now, Seq
 from mirrormq.kernel import records
 from mirrormq.kernel.cores import QueueCore
 from mirrormq.kernel.ranges import RangeSet
+from mirrormq.log import dying
+from mirrormq.log.dying import Death
 from mirrormq.log.places import Places
 from mirrormq.log.segments import Segments
 
@@ -51,6 +57,15 @@ class DurableLog:
         self.last_wall = 0
         self.on_progress: Callable[[], None] = _nothing
         """Called when more may be delivered."""
+        self.dying: dict[int, Death] = {}
+        """Deaths whose letters are on their way, by seq."""
+        self.dying_found = RangeSet()
+        """Seqs that recovery found dying: they lie among those of messages that are ready."""
+        self.last_number = 0
+        """Number of the last death that was written."""
+        self.letters: dict[int, int] = {}
+        """Highest number of the dead letters in this log, by the id of the queue they died in."""
+        self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
 
     # --- changes of the queue ---
 
@@ -73,6 +88,7 @@ class DurableLog:
     def purge(self, held: Sequence[int], now: Now) -> None:
         """Write that everything so far left the queue, except the entries consumers hold."""
         upto = self.end
+        held = [*held, *self.dying]
         payload = _U64.pack(self._wall(now)) + _U64.pack(upto) + b"".join(map(_U64.pack, sorted(held)))
         self._other(records.REMOVE, PURGE, payload, now, flush=True)
         self.bury_purged(upto, held)
@@ -83,6 +99,22 @@ class DurableLog:
             self.horizon = seq + ahead
             self._other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
 
+    def die(self, deaths: Sequence[Death], now: Now) -> None:
+        """Write what is on its way to the dead-letter exchange. The letters behind it ask for the flush."""
+        self._other(records.DYING, 0, dying.encode(deaths), now, flush=False)
+        self.note_dying(deaths)
+
+    def note_dying(self, deaths: Sequence[Death]) -> None:
+        """These deaths are in the log."""
+        for death in deaths:
+            self.dying[death.seq] = death
+            self.last_number = max(self.last_number, death.number)
+
+    def forget_letters(self, sources: Container[int]) -> None:
+        """Only these queues still exist: nobody else sends a letter again."""
+        if self.letters:
+            self.letters = {source: last for source, last in self.letters.items() if source in sources}
+
     def bury_purged(self, upto: int, held: Sequence[int]) -> None:
         """Everything up to `upto` is dead but for what is held."""
         low = 1
@@ -92,6 +124,18 @@ class DurableLog:
             low = seq + 1
         if low <= upto:
             self.dead.add(low, upto)
+
+    def when_durable(self, position: int, done: Callable[[], None]) -> None:
+        """Call `done` when everything up to this position is durable. Positions never decrease."""
+        if self.durable >= position:
+            done()
+        else:
+            self._waiters.append((position, done))
+
+    def end_of(self, file: str) -> int | None:
+        """Where the valid batches of a file end; None if they go on to its end."""
+        size = self.segments.size_of(file)
+        return self._journal.ends.get(file) if size is None else size
 
     # --- the journal's side ---
 
@@ -106,6 +150,8 @@ class DurableLog:
         if mark[1] > self.deliverable:
             self.deliverable = mark[1]
             self.on_progress()
+        while self._waiters and self._waiters[0][0] <= self.durable:
+            self._waiters.popleft()[1]()
 
     # --- helpers ---
 

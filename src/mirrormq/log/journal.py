@@ -89,6 +89,10 @@ class Journal:
         self._flushed = (0, 0)
         """Serial and offset up to which everything is known to be flushed."""
         self._noted = (0, 0)
+        self.ends: dict[str, int] = {}
+        """Where the batches of each earlier file end. Behind it may lie what a crash left and recovery
+        dropped.
+        """
 
     @property
     def serial(self) -> int:
@@ -108,6 +112,7 @@ class Journal:
         """Take a batch; it is handed to the disk at the end of the pass. Returns its file and offset."""
         if self.size + len(batch) > limits.journal_file_bytes and self.size > HEAD_BYTES:
             self._hand_over()
+            self.ends[file_name(self.serial)] = self.size
             self._begin_file(self.serial + 1, self.size)
         place = (file_name(self.serial), self.size)
         self._waiting.append(batch)

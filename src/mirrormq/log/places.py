@@ -6,6 +6,7 @@ with messages.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mirrormq.base import limits
@@ -30,6 +31,9 @@ class Places:
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places)
 
     def note(self, seq: int, file: str, offset: int) -> None:
         """A batch beginning with `seq` was appended there."""

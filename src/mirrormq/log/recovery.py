@@ -11,13 +11,14 @@ even that cannot be read, the queue whose seqs have a hole) comes up `damaged` a
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirrormq.base.types import Seq
 from mirrormq.kernel import records
 from mirrormq.kernel.cores import QueueCore
-from mirrormq.log import checkpoint, journal, segments
+from mirrormq.kernel.ranges import RangeSet
+from mirrormq.log import checkpoint, dying, journal, segments
 from mirrormq.log.disk import Disk, LogRefused
 from mirrormq.log.durable import PURGE, DurableLog
 from mirrormq.log.places import Place
@@ -38,6 +39,8 @@ class Owner:
     core: QueueCore
     log: DurableLog
     damage: str | None = None
+    seen: RangeSet = field(default_factory=RangeSet)
+    """Seqs of the records that the journal holds."""
 
 
 class Found(NamedTuple):
@@ -91,6 +94,8 @@ class Recovery:
         queues.
         """
         self.faults: list[Fault] = []
+        self.ends: dict[str, int] = {}
+        """Where the valid batches of each journal file end."""
         self.torn_bytes = 0
         """Bytes behind the last whole batch of the journal, which nobody was told of."""
         self._torn_at: tuple[int, int] | None = None
@@ -111,10 +116,11 @@ class Recovery:
             log = owner.log
             log.durable = log.end
             log.deliverable = log.redelivered_upto = log.horizon
+        self.ends = {file.name: file.end for file in files}
         last = files[-1] if files else None
         end = 0
         if last is not None:
-            end = self._torn_at[1] if self._torn_at else last.end
+            end = self.ends[last.name] = self._torn_at[1] if self._torn_at else last.end
         serials = [file.serial for file in files]
         return Found(self._highest_serial + 1, serials, end, messages, dropped, self.torn_bytes)
 
@@ -129,7 +135,27 @@ class Recovery:
                 # Nothing behind a torn end was flushed either, later files included.
                 self.orphans += [later.name for later in files[at + 1 :]]
                 del files[at + 1 :]
+        for owner in self._owners.values():
+            log = owner.log
+            log.forget_letters(self._owners)
+            log.dying = {seq: death for seq, death in log.dying.items() if seq not in log.dead}
+            for seq in log.dying:
+                log.dying_found.add(seq, seq)
+            self._find_hole(owner)
         return files
+
+    def _find_hole(self, owner: Owner) -> None:
+        """A live record must be in a segment or in the journal, also one the checkpoint counts already."""
+        log = owner.log
+        low = log.segments.end + 1
+        for first, last in [*owner.seen.spans_list(), (log.end + 1, log.end + 1)]:
+            if low < first and not log.dead.covers(low, first - 1):
+                lost = log.dead.first_missing(low)
+                text = f"record {lost} is neither in a segment nor in the journal"
+                self.faults.append(Fault(journal.PREFIX, None, log.queue_id, text))
+                owner.damage = owner.damage or text
+                return
+            low = max(low, last + 1)
 
     # --- files ---
 
@@ -219,6 +245,9 @@ class Recovery:
         )
         for first, last in part.dead:
             log.dead.add(first, last)
+        log.note_dying(part.dying)
+        log.last_number = part.last_number
+        log.letters = dict(part.letters)
         log.segments.load(checkpoint.segments_of(part), part.segments_end)
         for segment in log.segments.all:
             log.places.insert([Place(segment.first, log.segments.name(segment.number), segments.HEAD_BYTES)])
@@ -236,9 +265,12 @@ class Recovery:
             if live and segment.transients:
                 self._bury_transients(owner, name, segment.size)
                 live = segment.live(log.dead)
-            if core.max_priority:
-                messages += self._restore_segment(owner, name, segment.size)
-            elif live:
+            span = segment.last - segment.first + 1
+            dead_letters = span - log.dying_found.missing_count(segment.first, segment.last)
+            if core.max_priority or dead_letters:
+                messages += self._restore_segment(owner, segment, only_dying=not core.max_priority)
+            live -= dead_letters
+            if live and not core.max_priority:
                 body_bytes = (
                     max(segment.size - segment.publishes * RECORD_OVERHEAD, 0) * live // segment.publishes
                 )
@@ -247,25 +279,28 @@ class Recovery:
         return messages
 
     def _bury_transients(self, owner: Owner, name: str, size: int) -> None:
-        """Transient messages went to the segment with the others; they do not outlive the process."""
+        """Messages that do not outlive a restart may have been moved to a segment: they are dead now."""
         data = self._disk.read(name)[:size]
-        for at, _ in scan(data).batches:
-            for seq in records.transient_seqs(data, at):
+        for at, _ in scan(data[segments.HEAD_BYTES :]).batches:
+            for seq in records.transient_seqs(data, segments.HEAD_BYTES + at):
                 owner.log.dead.add(seq, seq)
 
-    def _restore_segment(self, owner: Owner, name: str, size: int) -> int:
-        """A queue with priorities must know the priority of each message: read the whole segment.
-
-        Behind `size` may lie what was being moved there when the node died.
+    def _restore_segment(self, owner: Owner, segment: segments.Segment, *, only_dying: bool) -> int:
+        """A queue with priorities must know the priority of each message, and a letter is sent again at
+        once: read the whole segment. What lies behind the end the checkpoint knows is in the journal too.
         """
-        data = self._disk.read(name)[:size]
+        log = owner.log
+        name = log.segments.name(segment.number)
+        data = self._disk.read(name)
         messages, at = 0, segments.HEAD_BYTES
-        while at < len(data):
+        while at < segment.size:
             head = records.read_head(data, at)
             if head is None or not records.is_whole(data, at):
                 owner.damage = f"{name} is damaged at byte {at}"
                 break
-            restored, _ = records.restore(owner.core, data, at, owner.log.dead, owner.log.horizon, True, 0)
+            restored, _ = records.restore(
+                owner.core, data, at, log.dead, log.horizon, True, 0, log.dying_found, only_dying
+            )
             messages += restored
             at += head[0]
         return messages
@@ -283,6 +318,7 @@ class Recovery:
                 continue  # deleted since
             log = owner.log
             log.places.note(first, file.name, at)
+            owner.seen.add(first, first + count - 1)
             if first + count - 1 <= log.end:
                 continue  # the checkpoint has it
             if first > log.end + 1:
@@ -294,6 +330,8 @@ class Recovery:
             log.last_wall = max(log.last_wall, time)
             if publishes < count:
                 self._apply(log, data, at)
+            if publishes:
+                log.letters.update(records.letters(data, at) or ())
 
     def _apply(self, log: DurableLog, data: bytes, at: int) -> None:
         for kind, flags, seq, payload in records.other_records(data, at):
@@ -306,6 +344,8 @@ class Recovery:
                     log.dead.add(first, last)
             elif kind == records.HORIZON:
                 log.horizon = max(log.horizon, _U64.unpack(payload)[0])
+            elif kind == records.DYING:
+                log.note_dying(dying.decode(payload))
             elif kind != records.EPOCH:
                 raise UnknownKind(kind, log.queue_id)
 
@@ -374,8 +414,9 @@ class Recovery:
                 continue
             owner = self._owners.get(head[1])
             if owner is not None and head[5]:
+                log = owner.log
                 restored, transient = records.restore(
-                    owner.core, data, at, owner.log.dead, owner.log.horizon, True, owner.log.segments.end
+                    owner.core, data, at, log.dead, log.horizon, True, log.segments.end, log.dying_found
                 )
                 messages += restored
                 dropped += transient

@@ -42,6 +42,8 @@ class Recycler:
         self._next_token = next_token
         self._journal = journal
         self._logs = logs
+        self.is_tight = False
+        """The disk is nearly full: whatever is dead is given back at once."""
         self.damaged: Callable[[int, str], None] = _ignore
         self._is_busy = False
         self._next_first = 0
@@ -63,21 +65,34 @@ class Recycler:
 
     def step(self) -> None:
         """End of a pass: begin with the oldest file if there are too many."""
-        serials = self._journal.serials
-        if not self._is_busy and len(serials) > limits.journal_files_max:
-            self._is_busy = True
-            self._next_first = serials[1]
-            self._copy_from(journal.HEAD_BYTES, limits.recycle_slice_bytes)
+        if not self._is_busy and len(self._journal.serials) > limits.journal_files_max:
+            self._empty_oldest()
 
     def tick(self) -> None:
         """Once in a while: give back the space of segments that are dead."""
         if self._is_busy:
             return
         dead = sum(log.segments.dead_bytes(log.dead) for log in self._logs.values() if log.segments.all)
-        if dead >= limits.segment_dead_bytes_max or self.orphans:
+        if dead >= limits.segment_dead_bytes_max or self.orphans or (dead and self.is_tight):
             self._is_busy = True
             self._next_first = self.first_serial
             self._flush_journal()
+        elif self.is_tight and self._journal.serial > self.first_serial and self._is_mostly_dead():
+            self._empty_oldest()
+
+    def _is_mostly_dead(self) -> bool:
+        """Is so little of the journal live that emptying it gives back more than it takes for a while?"""
+        live = total = 0
+        for log in self._logs.values():
+            if log.end > log.segments.end:
+                total += log.end - log.segments.end
+                live += log.dead.missing_count(log.segments.end + 1, log.end)
+        return 2 * live <= total
+
+    def _empty_oldest(self) -> None:
+        self._is_busy = True
+        self._next_first = self._journal.serials[1]
+        self._copy_from(journal.HEAD_BYTES, limits.recycle_slice_bytes)
 
     def hold(self, then: Callable[[], None]) -> None:
         """Call `then` when nothing is being emptied; from then on no file changes or goes until `release`."""
@@ -112,6 +127,9 @@ class Recycler:
             self._is_stuck = True
             self._rest()
             return
+        end = self._journal.ends.get(journal.file_name(self.first_serial))
+        if end is not None:
+            data = data[: max(end - offset, 0)]
         found = scan(data)
         for at, head in found.batches:
             self._copy_batch(data, at, head)
@@ -150,6 +168,7 @@ class Recycler:
         gone, self.orphans = self.orphans, []
         for log in self._logs.values():
             gone += log.segments.take_dead(log.dead)
+            log.forget_letters(self._logs)
         parts = [part_of(log) for log in self._logs.values()]
         self._journal.after_flush(lambda: self._write_checkpoint(parts, gone))
 
@@ -161,6 +180,7 @@ class Recycler:
     def _let_go(self, gone: list[str]) -> None:
         if self._next_first > self.first_serial:
             gone.append(journal.file_name(self._journal.serials.pop(0)))
+            self._journal.ends.pop(gone[-1], None)
         for queue_id, log in self._logs.items():
             for name in gone:
                 log.places.forget(name)
@@ -176,6 +196,8 @@ class Recycler:
         self._is_busy = self._is_stuck or holder is not None
         if holder is not None:
             holder()
+        elif self.is_tight:
+            self.tick()
 
     def _flush(self, file: str) -> int:
         token = self._next_token()
@@ -200,6 +222,9 @@ def part_of(log: DurableLog) -> checkpoint.QueuePart:
         dead=log.dead.spans_list(),
         segments_end=log.segments.end,
         segments=[(*segment,) for segment in log.segments.all],
+        last_number=log.last_number,
+        letters=list(log.letters.items()),
+        dying=list(log.dying.values()),
     )
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from mirrormq.base import limits
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.kernel.ranges import RangeSet
-from mirrormq.log.disk import DiskOutbox
+from mirrormq.log.disk import DiskOutbox, LogRefused
 from mirrormq.log.places import Place
 
 PREFIX = "segments/"
@@ -128,3 +128,31 @@ def identify(name: str) -> tuple[int, int] | None:
     if not name.startswith(PREFIX) or not queue_id.isdigit() or not number.isdigit():
         return None
     return int(queue_id), int(number)
+
+
+def read_file_head(data: bytes | memoryview) -> tuple[int, int] | None:
+    """(queue id, number) as the head of a segment says; None if the head is not whole."""
+    if len(data) < HEAD_BYTES:
+        return None
+    magic, _, queue_id, number = _HEAD.unpack_from(data)
+    (crc,) = struct.unpack_from("<I", data, _HEAD.size)
+    if magic != MAGIC or crc != crc32c(bytes(data[: _HEAD.size])):
+        return None
+    return queue_id, number
+
+
+class SegmentTooNew(LogRefused):
+    """A segment was written by a newer version."""
+
+
+def check_version(name: str, head: bytes) -> None:
+    """Refuse a segment that a newer version wrote; damage is told by whoever reads it."""
+    if len(head) < HEAD_BYTES or head[:4] != MAGIC:
+        return
+    (crc,) = struct.unpack_from("<I", head, _HEAD.size)
+    version = _HEAD.unpack_from(head)[1]
+    if version > VERSION and crc == crc32c(head[: _HEAD.size]):
+        raise SegmentTooNew(
+            f"{name} was written by a newer version (format {version}, this one reads {VERSION}): "
+            "start the version that wrote it"
+        )

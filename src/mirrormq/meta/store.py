@@ -12,7 +12,7 @@ it makes redundant.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count as count_from
 from typing import NamedTuple
 
@@ -179,6 +179,10 @@ class MetaStore:
             return True
         return False
 
+    def image(self) -> Iterator[bytes]:
+        """A snapshot of the state as it is now, in parts that may be made later and on any thread."""
+        return _SnapshotJob(self, self.state, ()).parts(self._slice_records)
+
     @property
     def is_idle(self) -> bool:
         """Nothing is waiting for the disk: a good moment to stop."""
@@ -247,6 +251,14 @@ class _SnapshotJob:
         self._records: list[Record] = list(state.records())
         self._encoded = 0
         self.chunks = [snapshot_header(store.last_index, store.term, state.last_id, len(self._records))]
+
+    def parts(self, count: int) -> Iterator[bytes]:
+        """The whole snapshot, so many records at a time."""
+        is_done = False
+        while not is_done:
+            is_done = self.encode_slice(count)
+            yield b"".join(self.chunks)
+            self.chunks.clear()
 
     def encode_slice(self, count: int) -> bool:
         """Encode some more records; True when all are done."""

@@ -40,7 +40,9 @@ from mirrormq.meta.passwords import ARGON2ID
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.store import MetaStore, Recovered
 from mirrormq.meta.tables import Change
+from mirrormq.node import backup
 from mirrormq.node.admin import Admin
+from mirrormq.node.backup import Image
 from mirrormq.node.effects import Effects, WorkKind
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
@@ -150,6 +152,7 @@ class Node:
         recovery = Recovery(disk, owners)
         found = recovery.run()
         self.journal.start(found.next_serial, found.serials, found.previous_end)
+        self.journal.ends.update(recovery.ends)
         for name in recovery.orphans:
             self.effects.remove(name)
         for queue in durable:
@@ -238,14 +241,19 @@ class Node:
         self.now = now
         self._works.pop(token)(result)
 
-    def gauges(self, now: Now, memory_used: int, disk_free: int) -> None:
-        """How much memory the process uses and how much disk is left: raise or clear alarms."""
+    def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool = False) -> None:
+        """How much memory the process uses and how much disk is left: raise or clear alarms.
+
+        `is_full`: the space kept for emergencies is in use.
+        """
         self.now = now
-        self.memory_used = memory_used
+        self.memory_used = memory
         self.disk_free = disk_free
         settings = self.settings
-        self._alarm("memory", bool(settings.memory_limit) and memory_used > settings.memory_limit)
-        self._alarm("disk", bool(settings.disk_free_limit) and disk_free < settings.disk_free_limit)
+        self._alarm("memory", bool(settings.memory_limit) and memory > settings.memory_limit)
+        limit = settings.disk_free_limit
+        self._alarm("disk", is_full or (bool(limit) and disk_free < limit))
+        self.recycler.is_tight = "disk" in self.alarms
 
     def tick(self, now: Now) -> None:
         """Time passes: heartbeats and timeouts, queue timers."""
@@ -273,6 +281,19 @@ class Node:
         """Carry out an administrator's request; `done` gets the answer, maybe later."""
         self.now = now
         self._admin.handle(request, done)
+
+    def hold_files(self, now: Now, done: Callable[[Image | None, str | None], None]) -> None:
+        """Let no file of the data folder change but the journal's last, until `release_files`.
+
+        `done` gets what the folder consists of at that moment when all of it can be read, or why it cannot.
+        """
+        self.now = now
+        self.recycler.hold(lambda: backup.take_image(self, done))
+
+    def release_files(self, now: Now) -> None:
+        """The copy is made, or given up."""
+        self.now = now
+        self.recycler.release()
 
     def drain(self, now: Now, reason: str) -> None:
         """The node stops: tell every client why."""

@@ -42,7 +42,7 @@ class NodeInputs(Protocol):
     def disk_done(self, now: Now, token: int) -> None: ...  # noqa: D102
     def disk_read(self, now: Now, token: int, data: Data, error: str | None) -> None: ...  # noqa: D102
     def work_done(self, now: Now, token: int, result: Any) -> None: ...  # noqa: D102
-    def gauges(self, now: Now, memory_used: int, disk_free: int) -> None: ...  # noqa: D102
+    def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool) -> None: ...  # noqa: D102
     def tick(self, now: Now) -> None: ...  # noqa: D102
     def on_timer(self, now: Now) -> None: ...  # noqa: D102
     def end_pass(self, now: Now) -> None: ...  # noqa: D102
@@ -166,9 +166,9 @@ class Driver(Generic[NodeT]):
         self.node.disk_read(self.now(), token, data, error)
         self._after()
 
-    def gauges(self, memory_used: int, disk_free: int) -> None:
-        """The machine's gauges."""
-        self.node.gauges(self.now(), memory_used, disk_free)
+    def gauges(self, memory_used: int, disk_free: int, *, is_full: bool = False) -> None:
+        """The machine's gauges; `is_full`: the disk was full and its reserve is not back yet."""
+        self.node.gauges(self.now(), memory_used, disk_free, is_full=is_full)
         self._after()
 
     def admin(self, request: Request, done: Done) -> None:
@@ -187,6 +187,11 @@ class Driver(Generic[NodeT]):
 
         self.admin(request, done)
         return await answered
+
+    def call(self, work: Callable[[Now], None]) -> None:
+        """Let the node do something that neither a client nor the disk asked for."""
+        work(self.now())
+        self._after()
 
     def start(self) -> None:
         """Begin to tick, and carry out what the node wanted while it was made."""

@@ -3,7 +3,7 @@
 Promises of `log/disk.py` kept here: a flush or replace is reported only when it is durable, folder entry
 included; a replace is atomic; temporary files are never listed. After the first failure nothing more is
 written or reported, because nobody can know what the disk still holds: the node ends with the reason. Only a
-failing read is told to whoever asked.
+failing read is told to whoever asked, and a full disk is met once with the reserve.
 
 Appends, flushes and reads go to the flusher's native thread, in order; flushes that wait while another one
 runs are done together. Replacing and removing is rare and done by a thread of its own, when all that was
@@ -13,12 +13,14 @@ thread that calls `collect`, which the loop does whenever `fileno()` is readable
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -28,6 +30,7 @@ from mirrormq.log import journal
 from mirrormq.node.effects import Append, Flush, Read, Remove, Replace
 from mirrormq.runtime.flusher import Flusher
 from mirrormq.runtime.folder import OWN_FILES
+from mirrormq.runtime.reserve import Reserve
 
 DiskEffect = Append | Flush | Read | Replace | Remove
 Names = list[str]
@@ -44,6 +47,8 @@ class Hearer(NamedTuple):
     """Token and data of a read, or None and why there is none."""
     failed: Callable[[str], None]
     """The reason why nothing more is written."""
+    look: Callable[[], None]
+    """Much was written, or the reserve was given up: time to look how much space is left."""
 
 
 class Changed(NamedTuple):
@@ -67,8 +72,17 @@ class Opened:
 class Files:
     """Reads files at start; then two threads write them."""
 
-    def __init__(self, folder: Path, hearer: Hearer, *, open_max: int = limits.open_data_files_max) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        hearer: Hearer,
+        *,
+        open_max: int = limits.open_data_files_max,
+        reserve: Reserve | None = None,
+    ) -> None:
+        """`reserve`: given up when the disk is full; it belongs to the caller."""
         self.folder = folder
+        self._reserve = reserve or Reserve(folder, 0, 0)
         self._hearer = hearer
         self._open_max = max(open_max, 2)  # a file and its folder
         self._opened: OrderedDict[str, Opened] = OrderedDict()
@@ -86,6 +100,9 @@ class Files:
         self._backlog: deque[DiskEffect] = deque()
         self._reads: dict[int, str] = {}
         self._last_mark = 0
+        self._unseen_bytes = 0
+        """Appended since the hearer was last told to look."""
+        self._given = 0
         self._has_failed = False
         self._changes: SimpleQueue[Replace | Remove | None] = SimpleQueue()
         self._changed: SimpleQueue[Changed] = SimpleQueue()
@@ -108,11 +125,17 @@ class Files:
         """The whole content of a file."""
         return self._path(name).read_bytes()
 
+    def read_start(self, name: str, length: int) -> bytes:
+        """The first bytes of a file."""
+        with self._path(name).open("rb", buffering=0) as file:
+            return file.read(length) or b""
+
     # While the node runs.
 
     def start(self) -> None:
         """Begin to carry out effects."""
-        self._flusher = Flusher()
+        self._flusher = Flusher(self._reserve.descriptor)
+        self._reserve.on_given = self._flusher.wake
         self._thread.start()
 
     def fileno(self) -> int:
@@ -123,6 +146,10 @@ class Files:
     def flush_count(self) -> int:
         """Flushes the disk was asked for."""
         return self._flusher.counters()[0]
+
+    def make_reserve(self) -> None:
+        """There is space again: keep some back."""
+        self._flusher.reserve(self._reserve.descriptor, self._reserve.size)
 
     def order(self, effect: DiskEffect) -> None:
         """Take an effect; it is carried out after all earlier ones on the same file."""
@@ -151,11 +178,17 @@ class Files:
     def collect(self) -> None:
         """Tell what was done since the last call."""
         durable: Tokens = []
-        for token, error, data in self._flusher.take():
+        taken = self._flusher.take()
+        errors = [error for token, error, _ in taken if error and token not in self._reads]
+        if errors:
+            # What was refused because of a failure may stand before it: a flush waits for a batch's writes.
+            error = next((error for error in errors if error != errno.ECANCELED), errors[0])
+            self._fail(self._name_of(self._flusher.counters()[1]), OSError(error, os.strerror(error)))
+        for token, error, data in taken:
             if token in self._reads:
                 self._answer(token, error, data)
             elif error:
-                self._fail(self._name_of(self._flusher.counters()[1]), OSError(error, os.strerror(error)))
+                continue
             elif token < 0:
                 self._reached(self._marks.pop(token))
             else:
@@ -169,6 +202,10 @@ class Files:
         unreadable, self._unreadable = self._unreadable, []
         for token, reason in unreadable:
             self._hearer.was_read(token, None, reason)
+        given = self._flusher.counters()[2] + self._reserve.given
+        if given != self._given or self._unseen_bytes >= limits.disk_look_bytes:
+            self._given, self._unseen_bytes = given, 0
+            self._hearer.look()
 
     def close(self, timeout_s: float) -> bool:
         """Finish what was ordered, tell it, and stop; False if the disk did not finish in time."""
@@ -193,6 +230,7 @@ class Files:
             opened = self._open(effect.file)
             opened.is_dirty = True
             self._flusher.append(opened.descriptor, effect.data)
+            self._unseen_bytes += len(effect.data)
             if effect.file in self._ends:
                 self._ends[effect.file] += len(effect.data)
         elif isinstance(effect, Flush):
@@ -241,11 +279,11 @@ class Files:
         if may_create:
             flags |= os.O_CREAT
             if not path.parent.is_dir():
-                path.parent.mkdir(parents=True)
+                self._reserve.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True))
                 self._flush_folder(path.parent.parent)
         if not file.startswith(journal.PREFIX):
-            return os.open(path, flags | os.O_APPEND, 0o640)
-        descriptor = os.open(path, flags, 0o640)
+            return self._reserve.retry(lambda: os.open(path, flags | os.O_APPEND, 0o640))
+        descriptor = self._reserve.retry(lambda: os.open(path, flags, 0o640))
         end = self._ends.get(file)
         if end is None:
             end = self._ends[file] = os.fstat(descriptor).st_size
@@ -319,7 +357,7 @@ class Files:
             error = None
             try:
                 if isinstance(effect, Replace):
-                    _replace(self._path(effect.file), effect.data)
+                    _replace(self._path(effect.file), effect.data, self._reserve)
                 else:
                     self._path(effect.file).unlink(missing_ok=True)
             except OSError as caught:
@@ -332,16 +370,18 @@ class Files:
         return self.folder / file
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, data: bytes, reserve: Reserve) -> None:
     if not path.parent.is_dir():
-        path.parent.mkdir(parents=True)
+        reserve.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True))
         _flush_folder(path.parent.parent)
     temporary = path.with_name(path.name + TEMPORARY)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    descriptor = reserve.retry(lambda: os.open(temporary, flags, 0o640))
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        written = 0
+        while written < len(data):
+            rest = memoryview(data)[written:]
+            written += reserve.retry(partial(os.write, descriptor, rest))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,8 +1,13 @@
+from typing import Self
+
 from typing_extensions import disjoint_base
 
 @disjoint_base
 class Flusher:
     """Orders come from one thread, the loop's. `fileno()` is readable when `take` has something to give."""
+
+    def __new__(cls, reserve_fd: int = -1) -> Self:
+        """`reserve_fd`: a file that is emptied when a write finds the disk full; -1 = there is none."""
 
     def append(self, fd: int, data: bytes) -> None:
         """Write behind what the descriptor has written so far."""
@@ -29,8 +34,8 @@ class Flusher:
         """Make `fileno()` readable; any thread may call it."""
 
     def fileno(self) -> int: ...
-    def counters(self) -> tuple[int, int]:
-        """(flushes done, descriptor of the order that failed or -1)."""
+    def counters(self) -> tuple[int, int, int]:
+        """(flushes done, descriptor of the order that failed or -1, how often the reserve was given up)."""
 
     def take(self) -> list[tuple[int, int, bytes | None]]:
         """(token, errno, data of a read) of what was done since the last call; appends only if refused."""

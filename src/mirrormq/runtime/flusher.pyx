@@ -3,7 +3,8 @@
 Orders are carried out in the order given: the thread takes all that wait at once, writes and reads, then
 flushes each file that somebody waits for once (group commit by completion), then reports. After the first
 failing write or flush all is refused with ECANCELED: a flush is never tried again, as the system may have
-thrown the pages away. A failing read is the business of that read only.
+thrown the pages away. A failing read is the business of that read only. A write that finds the disk full
+gives up the reserve, says so at once, and goes on where it stopped; if that is not enough it has failed.
 
 The thread sees raw pointers; the objects behind them are held by the order until `take` lets go of them on
 the caller's thread. A descriptor belongs to the caller until `close_file`, which follows all earlier orders.
@@ -14,40 +15,24 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pythread cimport (WAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock,
                                PyThread_release_lock, PyThread_type_lock)
 from cpython.ref cimport Py_INCREF, Py_XDECREF, PyObject
-from libc.errno cimport EINTR, EIO, errno
+from libc.errno cimport EDQUOT, EINTR, EIO, ENOSPC, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.uio cimport iovec, writev
-from posix.unistd cimport close, fdatasync, fsync, pread, read, write
-
-cdef extern from "<fcntl.h>" nogil:
-    int ECANCELED
-    int fallocate(int, int, int64_t, int64_t)
-
-cdef enum:
-    APPEND, READ, RESERVE, FLUSH, FLUSH_FOLDER, MARK, CLOSE, STOP  # from FLUSH on: after a batch's writes
-    PIECES_MAX = 256
-
-ctypedef Order* Link
-ctypedef Link* Slot
-cdef struct Order:
-    Link next
-    void* owner
-    char* data
-    size_t size
-    int64_t offset, token
-    int kind, fd, error
-
-cdef struct Shared:
-    PyThread_type_lock lock
-    Link waiting, done
-    Slot waiting_end, done_end
-    int work_fd, wake_fd, failed_fd
-    uint64_t flushes
+from posix.unistd cimport close, fdatasync, fsync, ftruncate, pread, read, write
 
 cdef void ring(int eventfd) noexcept nogil:
     cdef uint64_t one = 1
     write(eventfd, &one, sizeof(one))
+
+cdef bint give_reserve(Shared* s) noexcept nogil:
+    """The disk is full: give back what was kept for this. False if that does not help."""
+    if s.reserve_fd < 0 or ftruncate(s.reserve_fd, 0) != 0:
+        return False
+    fsync(s.reserve_fd)  # some file systems give space back only then
+    s.given += 1
+    ring(s.wake_fd)
+    return True
 
 cdef void write_run(Shared* s, Link first) noexcept nogil:
     """Write this append and those to the same file that come next, which then have nothing left to write."""
@@ -56,6 +41,7 @@ cdef void write_run(Shared* s, Link first) noexcept nogil:
     cdef Link order = first
     cdef int count = 0
     cdef ssize_t n
+    cdef bint is_again = False
     while order != NULL and count < PIECES_MAX:
         if order.kind == APPEND and order.fd == first.fd:
             pieces[count].iov_base, pieces[count].iov_len = order.data, order.size
@@ -65,7 +51,9 @@ cdef void write_run(Shared* s, Link first) noexcept nogil:
         order = order.next
     while count and s.failed_fd < 0:
         n = writev(first.fd, piece, count)
-        if n == 0 or (n < 0 and errno != EINTR):
+        if n < 0 and errno in (ENOSPC, EDQUOT) and not is_again and give_reserve(s):
+            is_again = True
+        elif n == 0 or (n < 0 and errno != EINTR):
             first.error, s.failed_fd = errno if n else EIO, first.fd
         while count and n >= <ssize_t>piece.iov_len:
             n, piece, count = n - piece.iov_len, piece + 1, count - 1
@@ -106,7 +94,9 @@ cdef void carry_out(Shared* s, Link order) noexcept nogil:
     elif order.kind == READ:
         read_range(order)
     elif order.kind == RESERVE:
-        fallocate(order.fd, 0, 0, order.offset)  # if that is refused, appends take the space they need
+        # If that is refused, appends take the space they need; the reserve is asked for in every way.
+        if fallocate(order.fd, 0, 0, order.offset) != 0 and order.fd == s.reserve_fd:
+            posix_fallocate(order.fd, 0, order.offset)
     elif order.kind in (FLUSH, FLUSH_FOLDER):
         flush_file(s, order)
 
@@ -137,7 +127,8 @@ cdef void work(Shared* s) noexcept nogil:
 cdef class Flusher:
     cdef Shared s
     cdef object thread
-    def __cinit__(self):
+    def __cinit__(self, int reserve_fd=-1):
+        self.s.reserve_fd = reserve_fd
         self.s.waiting_end, self.s.done_end, self.s.failed_fd = &self.s.waiting, &self.s.done, -1
         self.s.lock = PyThread_allocate_lock()
         self.s.work_fd = os.eventfd(0, os.EFD_CLOEXEC)
@@ -176,7 +167,7 @@ cdef class Flusher:
     def close_file(self, int fd): self.add(CLOSE, fd, 0)
     def wake(self): ring(self.s.wake_fd)
     def fileno(self): return self.s.wake_fd
-    def counters(self): return self.s.flushes, self.s.failed_fd
+    def counters(self): return self.s.flushes, self.s.failed_fd, self.s.given
 
     def take(self):
         cdef uint64_t count

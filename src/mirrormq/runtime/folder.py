@@ -12,6 +12,7 @@ import fcntl
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from mirrormq.runtime.processes import describe_process
 FORMAT = 1
 """Number of the data format this version writes. A newer one is refused, an older one will be upgraded."""
 
-OWN_FILES = frozenset({"lock", "VERSION", "node.key", "node.json"})
+OWN_FILES = frozenset({"lock", "VERSION", "node.key", "node.json", "reserve"})
 
 
 class DataFolder:
@@ -75,6 +76,29 @@ def open_folder(path: Path, *, fresh: bool) -> DataFolder:
     return folder
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Own a folder that exists, to look at it: nothing but the lock is touched."""
+    if not (path / "VERSION").is_file():
+        raise StartError(f"{path} is no MirrorMQ data folder (it has no VERSION file).")
+    lock = -1
+    try:
+        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        _take_lock(path, lock)
+        _check_format(path)
+    except OSError as error:
+        if lock >= 0:
+            os.close(lock)
+        raise StartError(f"Data folder {path} cannot be opened: {error.strerror}.") from None
+    except StartError:
+        os.close(lock)
+        raise
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def is_locked(path: Path) -> bool:
     """Whether another process owns the folder."""
     try:
@@ -99,8 +123,8 @@ def _take_lock(path: Path, lock: int) -> None:
         raise StartError(
             f"Data folder {path} is in use by {by}: stop it, or give another folder with --data DIR."
         ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    # Written before it is cut: a full disk must not take away the space of the number before.
+    os.ftruncate(lock, os.pwrite(lock, f"{os.getpid()}\n".encode(), 0))
 
 
 def _empty(path: Path) -> None:

@@ -246,6 +246,12 @@ NAMES: tuple[Name, ...] = (
     Name("disk_free_limit.relative", "disk_free_limit", v.share, "disk alarm as a part of the memory"),
     Name("disk_free_limit.absolute", "disk_free_limit", v.size, "disk alarm as a size"),
     Name("disk_free_limit", "disk_free_limit", v.size, "disk alarm as a size"),
+    Name(
+        "disk_reserve",
+        "disk_reserve_bytes",
+        v.size,
+        "space kept back in the data folder, so that queues can be drained when the disk is full; 0 = none",
+    ),
     # admin API
     Name("management.enabled", "admin", v.flag, "serve the admin API"),
     Name(

@@ -22,6 +22,7 @@ import msgspec
 
 from mirrormq.base import limits
 from mirrormq.broker.host import BrokerSettings
+from mirrormq.log import segments
 from mirrormq.log.disk import LogRefused
 from mirrormq.meta.commands import Command, SetPermission
 from mirrormq.meta.layout import MetaDamaged, MetaTooNew
@@ -31,6 +32,7 @@ from mirrormq.node import requests
 from mirrormq.node.node import Node
 from mirrormq.runtime import clock, hygiene
 from mirrormq.runtime.acceptor import ProxyAcceptor
+from mirrormq.runtime.backup import Backups
 from mirrormq.runtime.driver import Driver
 from mirrormq.runtime.facts import facts
 from mirrormq.runtime.faults import StartError
@@ -41,6 +43,7 @@ from mirrormq.runtime.hashing import Cost, make_hash
 from mirrormq.runtime.listener import Door
 from mirrormq.runtime.logs import Log
 from mirrormq.runtime.ports import bind, bound_address
+from mirrormq.runtime.reserve import Reserve
 from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.tls import make_context, reload_files
 from mirrormq.runtime.values import Address
@@ -104,6 +107,8 @@ class Server:
             undo.callback(self.folder.close)
             self._start_node(undo)
             await self._load_definitions()
+            self.backups = Backups(self.driver, self.folder.path)
+            undo.push_async_callback(self.backups.close)
             undo.push_async_callback(self._close_listeners)
             await self._start_http()
             await self._accept()
@@ -137,15 +142,19 @@ class Server:
         self.node.cluster_name = settings.cluster_name
         self.driver = Driver(self.node, self.loop, self.log)
         driver = self.driver
+        self._open_reserve(undo)
         share = self.files_max * limits.open_data_files_percent_max // 100
         self.files = Files(
             folder.path,
-            Hearer(driver.disk_done, driver.disk_read, driver.fail),
+            Hearer(driver.disk_done, driver.disk_read, driver.fail, self._look_at_machine),
             open_max=min(limits.open_data_files_max, share),
+            reserve=self.reserve,
         )
         # Hashing the first user's password takes tens of milliseconds: only a folder without data needs it.
         first = [] if self.files.list("meta/") else self._first_commands()
         try:
+            for name in self.files.list(segments.PREFIX):
+                segments.check_version(name, self.files.read_start(name, segments.HEAD_BYTES))
             recovered = self.node.start(now, self.files, first)
         except (MetaDamaged, MetaTooNew, LogRefused) as error:
             raise StartError(f"Data folder {folder.path}: {error}.") from None
@@ -161,6 +170,18 @@ class Server:
             entries=recovered.entries,
             torn_bytes=recovered.torn_bytes,
         )
+
+    def _open_reserve(self, undo: contextlib.AsyncExitStack) -> None:
+        size, folder = self.settings.disk_reserve_bytes, self.folder.path
+        try:
+            self.reserve = Reserve(folder, size, self.node.settings.disk_free_limit)
+        except OSError as error:
+            raise StartError(f"{folder / 'reserve'} cannot be opened: {error.strerror}.") from None
+        undo.callback(self.reserve.close)
+        self.is_reserve_missing = False
+        refused = self.reserve.make(self.gauges.disk_free())
+        if refused is not None:
+            self.note("warning", f"no space is kept back for a full disk: {refused}", bytes=size)
 
     def _broker_settings(self) -> BrokerSettings:
         settings = self.settings
@@ -208,7 +229,9 @@ class Server:
         # Imported only now: AMQP is bound already, and a node without admin API never pays for it.
         from mirrormq import http
 
-        self.http = await http.start(self.driver, self.bound_admin, key=self.folder.key, facts=self._facts)
+        self.http = await http.start(
+            self.driver, self.bound_admin, key=self.folder.key, facts=self._facts, backups=self.backups
+        )
 
     def _facts(self) -> Mapping[str, Any]:
         listeners = [
@@ -231,7 +254,12 @@ class Server:
     def _announce(self) -> Ready:
         urls = [bound.url() for bound in self.bound]
         http = self.http.url if self.http is not None else None
-        content = self.folder.announce(self.settings.node_name, urls, http)
+        name = self.settings.node_name
+        try:
+            content = self.reserve.retry(lambda: self.folder.announce(name, urls, http))
+        except OSError as error:
+            path = self.folder.path
+            raise StartError(f"Data folder {path} cannot be written: {error.strerror}.") from None
         self.manager.ready(f"accepting AMQP on {', '.join(urls)}")
         self.note(
             "info", "accepting connections", node=self.settings.node_name, amqp=",".join(urls), http=http
@@ -242,13 +270,24 @@ class Server:
 
     def _watch_machine(self) -> None:
         """Look at memory and disk once per second, from the loop: a loop that hangs must not look alive."""
-        self.driver.gauges(self.gauges.memory_used(), self.gauges.disk_free())
+        self._look_at_machine()
         if self.manager.watchdog_s:
             self.manager.alive()
         if os.getpid() == 1:
             # Not on SIGCHLD: uvloop keeps that signal for itself.
             hygiene.reap_children()
         self._watch = self.loop.call_later(min(1.0, self.manager.watchdog_s or 1.0), self._watch_machine)
+
+    def _look_at_machine(self) -> None:
+        """Tell the node how much is left. What the reserve lacks is not left for anything else."""
+        free, missing = self.gauges.disk_free(), self.reserve.missing()
+        if missing and self.reserve.has_room(free):
+            self.files.make_reserve()
+        if (missing > 0) != self.is_reserve_missing:
+            self.is_reserve_missing = missing > 0
+            text = "the disk is full: its reserve is in use" if missing else "the reserve is there again"
+            self.note("warning" if missing else "info", text, bytes=self.reserve.size, free=free)
+        self.driver.gauges(self.gauges.memory_used(), max(0, free - missing), is_full=missing > 0)
 
     def _stop_watching(self) -> None:
         self._watch.cancel()

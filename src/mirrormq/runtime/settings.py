@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mirrormq.base import limits
 from mirrormq.log.journal import Fsync
 from mirrormq.runtime.values import Address, Network, Share
 
@@ -109,6 +110,7 @@ class Settings:
     memory_limit: int | Share = MEMORY_LIMIT
     memory_total_bytes: int = 0
     disk_free_limit: int | Share = 50_000_000
+    disk_reserve_bytes: int = limits.disk_reserve_bytes
     argon2_memory_kib: int = 19 * 1024
     argon2_passes: int = 2
     argon2_lanes: int = 1

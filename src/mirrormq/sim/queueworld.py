@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.log import journal
+from mirrormq.log.disk import LogRefused
 from mirrormq.node.node import Node
 from mirrormq.sim.client import Life, Publish, SimClient, Stats
 from mirrormq.sim.disk import DiskFull, MemoryDisk, SlowDisk
@@ -140,7 +141,10 @@ class QueueWorld:
     def _start(self) -> None:
         self.life = Life(self.queues, self.messages, self.judge, self.stats)
         self.life.marks_are_exact = self.exact_marks
-        self.machine = Machine(self.disk, self.now, make_node=self.make_node)
+        try:
+            self.machine = Machine(self.disk, self.now, make_node=self.make_node)
+        except LogRefused as refusal:
+            raise Violation(f"the node refuses to start without cause: {refusal}") from refusal
         self.machine.read_us = self.rng.choice((0, 500, 20_000))
         if isinstance(self.disk, SlowDisk):
             self.disk.now = self.mono

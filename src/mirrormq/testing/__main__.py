@@ -33,6 +33,7 @@ SETTINGS = (
     "password_hashing.argon2.memory=8",
     "password_hashing.argon2.passes=1",
     "disk_free_limit=0",
+    "disk_reserve=0",
 )
 PARENT_CHECK_SECONDS = 1.0
 

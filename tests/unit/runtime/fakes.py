@@ -71,8 +71,8 @@ class EchoNode:
     def work_done(self, now: Now, token: int, result: Any) -> None:
         self._hear("work", token, result)
 
-    def gauges(self, now: Now, memory_used: int, disk_free: int) -> None:
-        self._hear("gauges", memory_used, disk_free)
+    def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool) -> None:
+        self._hear("gauges", memory, disk_free)
 
     def tick(self, now: Now) -> None:
         self._hear("tick")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -18,6 +19,7 @@ from mirrormq.node.effects import Append, Flush, Read, Remove, Replace
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.files import Files, Hearer
 from mirrormq.runtime.folder import is_locked, open_folder
+from mirrormq.runtime.reserve import Reserve
 
 
 class Reports:
@@ -28,13 +30,18 @@ class Reports:
         self.tokens: list[int] = []
         self.reads: dict[int, tuple[bytes | None, str | None]] = {}
         self.failures: list[str] = []
+        self.looks = 0
 
     def hearer(self) -> Hearer:
         return Hearer(
             self.tokens.extend,
             lambda token, data, error: self.reads.update({token: (data, error)}),
             self.failures.append,
+            self._look,
         )
+
+    def _look(self) -> None:
+        self.looks += 1
 
     def until(self, is_done: Callable[[], bool]) -> None:
         assert self.files is not None
@@ -317,3 +324,62 @@ def test_the_node_is_announced_while_it_runs(tmp_path: Path) -> None:
     assert b'"amqp":["amqp://127.0.0.1:5672"],"http":null' in content
     folder.close()
     assert not (tmp_path / "node.json").exists()
+
+
+def test_a_full_disk_is_met_once_with_the_reserve(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path, 10_000, 0)
+    assert reserve.make(1 << 40) is None
+    assert reserve.missing() == 0
+    outcomes: list[object] = [OSError(errno.ENOSPC, "full"), "done", OSError(errno.EIO, "broken")]
+
+    def attempt() -> object:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    assert reserve.retry(attempt) == "done"
+    assert reserve.missing() == 10_000
+    with pytest.raises(OSError, match="broken"):
+        reserve.retry(attempt)
+    outcomes += [OSError(errno.EDQUOT, "full"), OSError(errno.ENOSPC, "still full")]
+    with pytest.raises(OSError, match="still full"):
+        reserve.retry(attempt)
+    assert reserve.given == 2
+    reserve.close()
+
+
+def test_the_reserve_is_made_only_where_enough_is_left_beside_it(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path, 10_000, 1 << 30)
+    reserve.make(1 << 30)
+    assert reserve.missing() == 10_000
+    assert not reserve.has_room((1 << 30) + 9_999)
+    reserve.make((1 << 30) + 10_000)
+    assert reserve.missing() == 0
+    reserve.close()
+    smaller = Reserve(tmp_path, 4_096, 0)
+    smaller.make(0)
+    assert (tmp_path / "reserve").stat().st_size == 4_096
+    smaller.close()
+    Reserve(tmp_path, 0, 0).make(0)
+    assert not (tmp_path / "reserve").exists()
+
+
+def test_whoever_watches_the_disk_is_told_to_look_after_so_many_bytes(files: Files, reports: Reports) -> None:
+    files.order(Append("log", bytes(limits.disk_look_bytes)))
+    files.order(Flush("log", 1))
+    reports.wait(1)
+    reports.until(lambda: reports.looks > 0)
+    assert reports.looks == 1
+
+
+def test_a_failure_is_told_by_its_own_reason_not_by_what_it_stopped(tmp_path: Path, reports: Reports) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    files = started(tmp_path, reports)
+    for number in range(1, 50):
+        files.order(Append("fine", b"x"))
+        files.order(Flush("fine", number))
+    files.order(Append("full", b"x"))
+    files.order(Flush("full", 50))
+    assert files.close(10)
+    assert [line.rpartition(": ")[2] for line in reports.failures] == ["No space left on device"]

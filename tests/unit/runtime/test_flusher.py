@@ -71,7 +71,7 @@ def test_a_failing_write_refuses_everything_behind_it_on_any_file(flusher: Flush
     assert wait(flusher, 1) == [(1, 0, None)]
     flusher.append(full, b"x")
     assert wait(flusher, 1) == [(0, errno.ENOSPC, None)]
-    assert flusher.counters() == (1, full)
+    assert flusher.counters() == (1, full, 0)
     flusher.append(fine, b"behind")
     flusher.flush(fine, 2)
     flusher.read(fine, 0, 10, 3)
@@ -94,7 +94,7 @@ def test_a_failing_flush_is_final_and_reported_by_its_token(flusher: Flusher, tm
     done = wait(flusher, 3)
     assert done[0] == (1, errno.EINVAL, None)
     assert [error for _, error, _ in done[1:]] == [errno.ECANCELED] * 2
-    assert flusher.counters() == (1, pipe[1]), "neither again nor on another file"
+    assert flusher.counters() == (1, pipe[1], 0), "neither again nor on another file"
     for fd in (*pipe, fine):
         os.close(fd)
 
@@ -183,3 +183,20 @@ def drain(pipe: int) -> None:
             pass
     except BlockingIOError:
         pass
+
+
+def test_a_write_on_a_full_disk_gives_up_the_reserve_once_and_then_fails(tmp_path: Path) -> None:
+    reserve = opened(tmp_path / "reserve")
+    flusher = Flusher(reserve)
+    flusher.reserve(reserve, 10_000)
+    flusher.mark(-1)
+    assert wait(flusher, 1) == [(-1, 0, None)]
+    assert os.fstat(reserve).st_size == 10_000
+    full = os.open("/dev/full", os.O_WRONLY)
+    flusher.append(full, b"x")
+    assert wait(flusher, 1) == [(0, errno.ENOSPC, None)]
+    assert flusher.counters() == (0, full, 1)
+    assert os.fstat(reserve).st_size == 0
+    assert flusher.close(10)
+    for fd in (reserve, full):
+        os.close(fd)

@@ -10,6 +10,7 @@ from mirrormq.ctl.commands import (
     operations,
     permissions,
     policies,
+    storage,
     users,
     vhosts,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "operations",
     "permissions",
     "policies",
+    "storage",
     "users",
     "vhosts",
 ]

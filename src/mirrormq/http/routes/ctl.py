@@ -17,9 +17,11 @@ from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import ask
+from mirrormq.http.ports import Backups
 from mirrormq.http.routes.definitions import exported
 from mirrormq.http.routes.nodes import About
 from mirrormq.node import report, requests
+from mirrormq.node.steps import Refusal
 
 STATUS = {"not_authorised": 401, "not_found": 404, "unknown_command": 404, "internal_error": 500}
 
@@ -29,8 +31,9 @@ REQUESTS = {name: kind for name, kind in requests.named_requests().items() if na
 class Commands:
     """The commands that only read."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: About, backups: Backups | None) -> None:
         self._about = about
+        self._backups = backups
         self._single: dict[str, Callable[[Call, Row], Any]] = {
             "ping": lambda call, _: {"node": call.node.node_name},
             "status": lambda call, _: about.status(call.node),
@@ -78,6 +81,8 @@ class Commands:
         if name == "export_definitions":
             vhost = _vhost(call, given) if "vhost" in given else None
             return await answers.pieces_response(call.request, exported(call.state, vhost))
+        if name in ("backup", "backup_progress") and self._backups is not None:
+            return answers.response(await _backed_up(self._backups, name, given))
         if name in self._single:
             return answers.response(self._single[name](call, given))
         if name in self._lists:
@@ -95,9 +100,18 @@ class Commands:
         return answers.response(answer.value)
 
 
-def routes(about: About) -> list[tuple[str, str, Handler]]:
+def routes(about: About, backups: Backups | None) -> list[tuple[str, str, Handler]]:
     """The one resource."""
-    return [("POST", "ctl/{command}", Commands(about).run)]
+    return [("POST", "ctl/{command}", Commands(about, backups).run)]
+
+
+async def _backed_up(backups: Backups, name: str, given: Row) -> Row:
+    try:
+        if name == "backup_progress":
+            return await backups.progress()
+        return await backups.start(str(given.get("target", "")))
+    except Refusal as refusal:
+        raise _fault(*refusal.problem) from refusal
 
 
 def _users(call: Call, _given: Row) -> Iterator[Row]:
