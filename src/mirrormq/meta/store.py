@@ -228,9 +228,12 @@ class MetaStore:
     def _begin_snapshot(self) -> None:
         """Close the log file, which is durable to its end, and capture the state."""
         self._roll_wanted = False
-        self._older.append(self._log.name)
-        self._older_bytes += self._log.size
-        self._log = LogState("", self._log.appended, 0)
+        # A file without entries (recovery cut a torn one down to its head) has the name the next file would
+        # get: it goes on as that, and must not be removed with the older ones.
+        if self._log.name != log_name(self._log.appended + 1):
+            self._older.append(self._log.name)
+            self._older_bytes += self._log.size
+            self._log = LogState("", self._log.appended, 0)
         self._snapshot = _SnapshotJob(self, self.state, tuple(self._older))
 
     def _go_on_with(self, job: "_SnapshotJob") -> None:

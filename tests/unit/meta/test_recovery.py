@@ -3,7 +3,7 @@
 from random import Random
 from typing import Any
 
-from hypothesis import event, given, settings
+from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from mirrormq.meta import commands as c
@@ -82,6 +82,18 @@ def first_life() -> Life:
 
 
 @settings(max_examples=200, deadline=None)
+# A log file cut down to its head had the name of the file to come, and went with the old ones at a snapshot.
+@example(
+    pool=[
+        c.PutVHost(VHost("/")),
+        c.PutVHost(VHost("/")),
+        c.PutVHost(VHost("a")),
+        c.DeleteVHost("/"),
+        c.PutVHost(VHost("/")),
+    ],
+    seed=0,
+    steps=275,
+)
 @given(
     pool=st.lists(metakit.COMMANDS, min_size=5, max_size=20),
     seed=st.integers(0, 2**32 - 1),
