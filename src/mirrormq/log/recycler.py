@@ -184,7 +184,9 @@ class Recycler:
         for queue_id, log in self._logs.items():
             for name in gone:
                 log.places.forget(name)
-            log.places.insert(self._moved.get(queue_id, []))
+            # What was moved may have died since, and its segment with it.
+            moved = self._moved.get(queue_id, [])
+            log.places.insert([place for place in moved if place.file not in gone])
         for name in gone:
             self._outbox.remove(name)
         self._moved = {}

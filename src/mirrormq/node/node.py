@@ -153,8 +153,9 @@ class Node:
         found = recovery.run()
         self.journal.start(found.next_serial, found.serials, found.previous_end)
         self.journal.ends.update(recovery.ends)
-        for name in recovery.orphans:
-            self.effects.remove(name)
+        # Not before a checkpoint of ours is durable: the one just read may be in the page cache only, and the
+        # older one that a power failure would bring back needs the files this one does not.
+        self.recycler.orphans += recovery.orphans
         for queue in durable:
             damage = owners[queue.record.log_id].damage
             if damage is not None:
