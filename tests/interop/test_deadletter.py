@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.interop.talk import Inbox, depth, publish, publish_all, queue, take_all, wait_depth
-from tests.interop.waiting import pump
+from tests.interop.waiting import pump, until
 
 
 def with_grave(channel: Any, name: str = "q", **options: Any) -> None:
@@ -137,6 +137,8 @@ def test_a_cycle_without_a_rejection_drops_the_message(channel: Any) -> None:
     queue(channel, "one", x_dead_letter_exchange="", x_dead_letter_routing_key="two", x_message_ttl=20)
     queue(channel, "two", x_dead_letter_exchange="", x_dead_letter_routing_key="one", x_message_ttl=20)
     publish(channel, "one", "m")
+    # A node that was held up lets the first life end late: look for the end of both before timing anything.
+    until(lambda: (depth(channel, "one"), depth(channel, "two")) == (0, 0), "both queues to be empty")
     queue(channel, "witness", x_message_ttl=250)
     publish(channel, "witness", "w")
     wait_depth(channel, "witness", 0)
