@@ -57,6 +57,8 @@ class Bench:
         self.waiting: list[Item] = []
         self.ready: list[Item] = []
         self.settled: dict[int, int] = {}
+        self.told: dict[int, int] = {}
+        self.has_spilled = False
         self.dying: list[tuple[bytes, int, int]] = []
         self.now = 1_000
         self.seq = 1
@@ -199,8 +201,6 @@ class Bench:
 
     def purge(self) -> None:
         assert self.core.purge() == len(self.ready)
-        for item in self.ready:
-            self.settled.pop(item.seq, None)
         self.ready.clear()
         self.grave.free(self.rng.choice((1, 1000)))
 
@@ -212,7 +212,31 @@ class Bench:
 
     def spill(self) -> None:
         """Entries far from the head leave memory; the model plays the log they can be read back from."""
-        self.core.spill(self.rng.choice((0, 1, 8, 100)))
+        self.has_spilled = True
+        self.core.spill(self.rng.choice((0, 1, 8, 100)), self.rng.choice((0, 500, 5_000, NEVER)))
+
+    def sweep(self) -> None:
+        """What expired behind a living head leaves, unless it lies only in the log or came back."""
+        self.dead_letters()
+        self.tell()
+        due = {item.seq for item in self.ready if item.expiry and item.expiry <= self.now}
+        may = {item.seq for item in self.ready if item.seq in due and not item.redelivered}
+        position = 0
+        while position := self.core.sweep(self.now, position, self.rng.choice((1, 50, 1000))):
+            pass
+        gone = {seq for _, seq, reason in self.core.take_dying() if reason == EXPIRED}
+        gone |= self.tell()
+        assert gone <= may
+        if self.core.wanted() is None and not self.has_spilled:
+            assert gone == may
+        self.settled |= dict.fromkeys(gone, EXPIRED)
+        self.ready = [item for item in self.ready if item.seq not in gone]
+
+    def tell(self) -> set[int]:
+        """What left the queue since the last call."""
+        told = {seq: why for first, last, why in self.core.take_settled() for seq in range(first, last + 1)}
+        self.told |= told
+        return set(told)
 
     def with_paging(self, act: Callable[[], object]) -> None:
         act()
@@ -262,6 +286,7 @@ class Bench:
     def compare(self) -> None:
         assert self.core.pending == len(self.waiting)
         assert self.core.ready == len(self.ready)
+        assert self.work.resident == 0, "only durable queues count for the node"
         assert self.core.ready_bytes == sum(len(item.body) for item in self.ready)
         assert self.core.unacked == sum(len(link.unacked) for link in self.links)
         for link in self.links:
@@ -270,8 +295,8 @@ class Bench:
     def finish_all(self) -> None:
         """The log has been told of everything that left, and nothing is left behind."""
         self.dead_letters()
-        told = {seq: why for first, last, why in self.core.take_settled() for seq in range(first, last + 1)}
-        assert told == self.settled
+        self.tell()
+        assert self.told == self.settled
         for link in self.links:
             link.core.release()
         self.core.destroy()
@@ -327,6 +352,7 @@ STEPS = (
     Bench.change_ttl,
     Bench.refuse,
     Bench.spill,
+    Bench.sweep,
 )
 
 

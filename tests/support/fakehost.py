@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from mirrormq.base import limits
 from mirrormq.base.types import Now, Peer
 from mirrormq.broker.channel import Channel
 from mirrormq.broker.connection import Connection
@@ -219,6 +220,12 @@ class FakeHost:
     def next_uid(self) -> int:
         self._last_uid += 1
         return self._last_uid
+
+    def memory_share(self) -> int:
+        return limits.queue_memory_bytes
+
+    def expiry_wall(self) -> int:
+        return self.now.wall
 
     def note(self, level: str, text: str, **fields: object) -> None:
         self.notes.append((level, text))

@@ -111,6 +111,18 @@ output_stall_us = 1_000_000
 entries_freed_per_pass = 8192
 """Entries of purged and deleted queues freed in one pass: about a millisecond."""
 
+sweep_entries = 16_384
+"""Entries looked at in one turn for what expired behind a living head: a fraction of a millisecond."""
+
+sweep_pause_us = 1_000_000
+"""Least time between two looks at the whole of a queue."""
+
+clock_jump_us = 5_000_000
+"""A wall clock that gains more than this on the machine's own time between two ticks has been set."""
+
+clock_jump_hold_us = 60_000_000
+"""How long messages still expire by the old clock after that: time to notice and set it back."""
+
 turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
@@ -165,6 +177,16 @@ horizon_chunk_max = 4096
 
 queue_memory_bytes = 16 * 1024 * 1024
 """Bytes of ready messages a queue keeps in memory before the rest is left on disk."""
+
+lazy_memory_bytes = 1024 * 1024
+"""The same for a lazy queue."""
+
+node_memory_bytes = 256 * 1024 * 1024
+"""Bytes of ready messages all durable queues together keep in memory; beyond it each has only its share."""
+
+share_memory_bytes_min = 16 * 1024
+"""Least share of a queue, however many there are."""
+assert share_memory_bytes_min < lazy_memory_bytes < queue_memory_bytes < node_memory_bytes
 
 window_entries = 4096
 """Entries of a spilled queue kept in memory at its head, and read back at once."""

@@ -153,6 +153,14 @@ class Host(Protocol):
         """A number no channel of this node had before."""
         ...
 
+    def memory_share(self) -> int:
+        """Bytes of ready messages a durable queue may keep in memory now."""
+        ...
+
+    def expiry_wall(self) -> int:
+        """The wall time by which messages expire: the clock's, unless it has just jumped ahead."""
+        ...
+
     def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
         ...

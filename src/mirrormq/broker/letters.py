@@ -50,6 +50,7 @@ class _Parcel(NamedTuple):
     message: Message
     targets: "list[Queue]"
     number: int
+    is_resent: bool = False
 
 
 class _Open:
@@ -142,7 +143,7 @@ class Letters:
     def _post(self, parcel: _Parcel) -> None:
         for target in parcel.targets:
             if parcel.number and _outlives(target):
-                target.receive(parcel.message, self, parcel.number)
+                target.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
             else:
                 target.core.push(parcel.message)
 
@@ -167,7 +168,8 @@ class Letters:
         )
         opened = self._keep_open(death, letter.message)
         opened.waits = len(there)
-        self._post(_Parcel(letter.message, there, death.number))
+        # A target may have delivered the letter and lost its record in the crash.
+        self._post(_Parcel(letter.message, there, death.number, is_resent=True))
 
     def _keep_open(self, death: Death, message: Message) -> _Open:
         opened = self._open[death.number] = _Open(death, message.body_size)

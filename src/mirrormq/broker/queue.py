@@ -72,6 +72,8 @@ class Queue:
         self._measured_taken = 0
         self._parked: list[Connection] = []
         self._wake_at = 0
+        self._sweep_position = 0
+        self._sweep_not_before = 0
         self.configure(settings)
 
     def configure(self, settings: QueueSettings) -> None:
@@ -83,7 +85,7 @@ class Queue:
         core.counted = settings.delivery_limit is not None or settings.quorum
         self._max_length = NO_LIMIT if settings.max_length is None else settings.max_length
         self._max_bytes = NO_LIMIT if settings.max_bytes is None else settings.max_bytes
-        self._memory_max = 0 if settings.lazy else limits.queue_memory_bytes
+        self._memory_max = limits.lazy_memory_bytes if settings.lazy else limits.queue_memory_bytes
         self._limited = settings.max_length is not None or settings.max_bytes is not None
         if settings.expires_us is not None:
             self._wake_in(settings.expires_us)
@@ -147,7 +149,8 @@ class Queue:
     def get(self, channel: ChannelCore, no_ack: bool) -> bool:
         """Write basic.get-ok and the message at the head; False if there is none."""
         self.used_at = self.host.now.mono
-        return self.core.get(channel, no_ack, self.host.now.wall, self.host.now.mono, self.log.deliverable)
+        wall, mono = self.host.expiry_wall(), self.host.now.mono
+        return self.core.get(channel, no_ack, wall, mono, self.log.deliverable)
 
     def purge(self) -> int:
         """Remove everything ready; return how many messages that were."""
@@ -197,7 +200,8 @@ class Queue:
             return
         if core.counted:
             self._count_returns()
-        core.expire(now.wall)
+        expiring_at = self.host.expiry_wall()
+        core.expire(expiring_at)
         if self._limited:
             self._admit_within_limits()
         else:
@@ -205,7 +209,9 @@ class Queue:
             self._deliver()
         if self._receiving:
             self._note_received()
-        next_expiry = core.expire(now.wall)
+        next_expiry = core.expire(expiring_at)
+        if core.sweep_at or self._sweep_position:
+            self._sweep(expiring_at)
         if core.has_dying:
             self._dead_letter()
         if self.letters is not None:
@@ -216,7 +222,7 @@ class Queue:
         if self._get_waiters and self._can_get():
             self._answer_gets()
         if next_expiry:
-            self._wake_in(next_expiry - now.wall)
+            self._wake_in(next_expiry - expiring_at)
         if self.settings.expires_us is not None:
             self._expire_unused()
         if self._parked:
@@ -226,12 +232,12 @@ class Queue:
         count = self.core.pending
         if count:
             now = self.host.now
-            self.core.admit(count, self.log.append(self.core, count, now), now.wall)
+            self.core.admit(count, self.log.append(self.core, count, now), self.log.last_wall)
 
     def _deliver(self) -> None:
         if self.core.ready and self.consumers:
             self._reach()
-            self.core.deliver(self.host.now.wall, self.host.now.mono, self.log.deliverable)
+            self.core.deliver(self.host.expiry_wall(), self.host.now.mono, self.log.deliverable)
             self._reach()  # delivery may have stopped at the horizon, and nobody else would move it
 
     def _reach(self) -> None:
@@ -262,7 +268,7 @@ class Queue:
         while core.pending:
             fitting = core.fitting(self._max_length, self._max_bytes)
             if fitting:
-                core.admit(fitting, self.log.append(core, fitting, now), now.wall)
+                core.admit(fitting, self.log.append(core, fitting, now), self.log.last_wall)
                 self._deliver()
             else:
                 core.refuse(1, to_dead_letter)
@@ -280,8 +286,9 @@ class Queue:
         """Leave what is far from the head to the log, and read the head back when it lies there."""
         core = self.core
         assert self._read_back is not None
-        if core.resident > self._memory_max:
-            core.spill(limits.window_entries)
+        most = min(self._memory_max, self.host.memory_share())
+        if core.resident > most:
+            core.spill(limits.window_entries, most // 2)
         if core.ready and not core.head_seq():
             self._read_back.start()
 
@@ -293,6 +300,8 @@ class Queue:
     def fail(self, reason: str) -> None:
         """Committed data cannot be read: serve nothing of this queue any more, and say so."""
         self.damage = reason
+        for consumer in self.consumers.clear():
+            consumer.channel.cancelled_by_server(consumer)
         self.core.set_consumers([])
         self.host.note("error", f"{self.text} is damaged and no longer served: {reason}")
         self._answer_gets()
@@ -325,7 +334,7 @@ class Queue:
 
     # --- dead letters from others ---------------------------------------------------------------
 
-    def receive(self, message: Message, sender: Letters, number: int) -> None:
+    def receive(self, message: Message, sender: Letters, number: int, *, is_resent: bool) -> None:
         """Take a numbered dead letter, unless the log has it; the sender hears when it is durable.
 
         A damaged queue takes nothing: its letters stay where they died until it is whole again, or gone.
@@ -335,7 +344,7 @@ class Queue:
             sender.arrived(number)
             return
         if self.damage is None:
-            self.core.push(message, sender.queue_id | PID_OF_LETTERS, number)
+            self.core.push(message, sender.queue_id | PID_OF_LETTERS, number, is_resent)
         self._receiving.append((sender, number))
 
     def _note_received(self) -> None:
@@ -366,6 +375,21 @@ class Queue:
         if self._wake_at <= self.host.now.mono or at < self._wake_at:
             self._wake_at = at
             self.host.wake_queue(self, at)
+
+    def _sweep(self, wall: int) -> None:
+        """Discard what expired behind a living head, some of it per pass and not more often than needed."""
+        now = self.host.now.mono
+        if self._sweep_position == 0:
+            wait = max(self.core.sweep_at - wall, self._sweep_not_before - now)
+            if wait > 0:
+                self._wake_in(wait)
+                return
+        self._sweep_not_before = now + limits.sweep_pause_us
+        self._sweep_position = self.core.sweep(wall, self._sweep_position, limits.sweep_entries)
+        if self._sweep_position:
+            self.core.touch()
+        elif self.core.sweep_at:
+            self._sweep(wall)
 
     def _expire_unused(self) -> None:
         """x-expires: delete the queue once nobody consumed, got or declared it for that long."""

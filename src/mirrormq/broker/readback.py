@@ -79,9 +79,8 @@ class ReadBack:
             return
         try:
             log = self._log
-            records.refill(
-                self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, log.dying_found
-            )
+            dying = log.dying_between(wanted[1], upto)
+            records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, dying)
         except ValueError as mismatch:
             self._damaged(f"{ask.file} does not hold what it should: {mismatch}")
             return

@@ -40,11 +40,17 @@ cdef struct EntryHeap:
 cdef inline Entry* chunk_items(Chunk* c) noexcept:
     return <Entry*>((<uint8_t*>c) + sizeof(Chunk))
 
+cdef inline uint64_t entry_cost(const Entry* e) noexcept:
+    """Bytes of memory an entry and its message take, those of the allocator left out."""
+    return sizeof(Entry) + sizeof(Msg) + e.msg.route_len + e.msg.props_len + e.msg.body_len
+
 cdef int list_push(EntryList* l, const Entry* e) except -1
 cdef Entry* list_front(EntryList* l) noexcept
 cdef void list_pop(EntryList* l) noexcept
 cdef void list_join(EntryList* to, EntryList* other) noexcept
-cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t* freed_bytes) except? 0xffffffffffffffff
+cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
+                         uint64_t* freed_bytes) except? 0xffffffffffffffff
+cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept
 cdef int list_add_run(EntryList* l, uint64_t first, uint64_t last, uint64_t count) except -1
 cdef bint list_ends_with_run(EntryList* l) noexcept
 cdef bint list_front_is_run(EntryList* l) noexcept

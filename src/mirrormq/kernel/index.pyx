@@ -125,34 +125,70 @@ cdef bint list_ends_with_run(EntryList* l) noexcept:
     return l.back != NULL and l.back.cap == 0
 
 
-cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t* freed_bytes) except? 0xffffffffffffffff:
-    """Turn all chunks after the first `keep` entries into one run; returns how many entries left memory."""
+cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept:
+    """Only the first `kept` entries of chunk `c`, which follows `prev`, are still in it."""
+    c.tail = c.head + kept
+    if kept:
+        return
+    if prev == NULL:
+        l.front = c.next
+    else:
+        prev.next = c.next
+    if l.back == c:
+        l.back = prev
+    free(c)
+
+
+cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
+                         uint64_t* freed_bytes) except? 0xffffffffffffffff:
+    """Turn what follows the first `keep` entries or `keep_bytes` bytes into one run.
+
+    However large the first one is, it fits. Returns how many entries left memory.
+    """
     cdef Chunk* c = l.front
     cdef Chunk* prev = NULL
     cdef Chunk* run
     cdef Chunk* gone
     cdef uint64_t seen = 0
+    cdef uint64_t cost
     cdef uint64_t freed = 0
-    cdef uint32_t i
-    while c != NULL and c.cap and seen < keep:
-        seen += c.tail - c.head
+    cdef uint32_t i = 0
+    cdef uint32_t kept
+    while c != NULL and c.cap:
+        i = c.head
+        while i < c.tail:
+            cost = entry_cost(&chunk_items(c)[i])
+            if seen >= keep or (seen and cost > keep_bytes):
+                break
+            keep_bytes -= min(cost, keep_bytes)
+            seen += 1
+            i += 1
+        if i < c.tail:
+            break
         prev = c
         c = c.next
     if c == NULL or c.cap == 0:
         return 0
     run = chunk_new(0)
-    run.first = chunk_items(c)[c.head].seq
+    run.first = chunk_items(c)[i].seq
+    kept = i - c.head
     while c != NULL:
         if c.cap:
             run.last = chunk_items(c)[c.tail - 1].seq
-            run.count += c.tail - c.head
-            freed += c.tail - c.head
-            for i in range(c.head, c.tail):
-                freed_bytes[0] += chunk_items(c)[i].msg.body_len
+            run.count += c.tail - c.head - kept
+            freed += c.tail - c.head - kept
+            for i in range(c.head + kept, c.tail):
+                freed_bytes[0] += entry_cost(&chunk_items(c)[i])
                 msg_release(chunk_items(c)[i].msg)
         else:
             run.last = c.last
             run.count += c.count
+        if kept:
+            c.tail = c.head + kept
+            prev = c
+            c = c.next
+            kept = 0
+            continue
         gone = c
         c = c.next
         free(gone)

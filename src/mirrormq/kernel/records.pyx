@@ -15,8 +15,8 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from mirrormq.kernel.crc32c cimport crc_of
-from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, Chunk, Entry, EntryList, chunk_items, list_push,
-                                    list_refill)
+from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, Chunk, Entry, EntryList, chunk_items, entry_cost,
+                                    list_push, list_refill)
 from mirrormq.kernel.message cimport (MSG_PERSISTENT, Msg, PropInfo, msg_body, msg_new, msg_route,
                                       walk_properties)
 from mirrormq.kernel.ranges cimport RangeSet
@@ -38,6 +38,7 @@ cdef enum:
     KIND_PUBLISH = 1
     KIND_REMOVE = 3
     FLAG_PERSISTENT = 1
+    FLAG_RESENT = 2
     SPAN_BYTES = 24
 
 # The head of a batch as `read_head` found it.
@@ -116,7 +117,8 @@ cdef uint8_t* put_publish(uint8_t* p, const Entry* e, uint32_t offset, uint64_t 
                           uint64_t expiry) noexcept:
     cdef Msg* m = e.msg
     p = record_head(p, <uint32_t>publish_size(m), offset, KIND_PUBLISH,
-                    FLAG_PERSISTENT if m.flags & MSG_PERSISTENT else 0)
+                    (FLAG_PERSISTENT if m.flags & MSG_PERSISTENT else 0)
+                    | (FLAG_RESENT if e.flags & ENTRY_REDELIVERED else 0))
     set64(p, received)
     set64(p + 8, expiry)
     set64(p + 16, e.pid)
@@ -358,10 +360,12 @@ cdef Msg* message_of(const uint8_t* p, uint32_t size) except NULL:
     return m
 
 
-cdef Entry entry_of(const uint8_t* p, uint32_t size, uint64_t seq, uint64_t horizon) except *:
+cdef Entry entry_of(const uint8_t* record, uint32_t size, uint64_t seq, uint64_t horizon) except *:
+    """The entry of a publish record, read from its head on."""
+    cdef const uint8_t* p = record + RECORD
     cdef Msg* m = message_of(p, size)
     return Entry(m, seq, <int64_t>get64(p + 8), get64(p + 16), get64(p + 24),
-                 ENTRY_REDELIVERED if seq <= horizon else 0, get32(p + 32))
+                 ENTRY_REDELIVERED if seq <= horizon or record[9] & FLAG_RESENT else 0, get32(p + 32))
 
 
 def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, RangeSet dead not None,
@@ -386,7 +390,7 @@ def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, Rang
         seq = h.first_seq + get32(p + 4)
         if p[8] == KIND_PUBLISH and seq > after and not dead.has(seq):
             if dying is not None and dying.has(seq):
-                e = entry_of(p + RECORD, size, seq, horizon)
+                e = entry_of(p, size, seq, horizon)
                 e.flags = 0  # why it died is known to the log
                 list_push(&core.dying, &e)
                 core.note_touch()
@@ -396,7 +400,7 @@ def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, Rang
                 dead.put(seq, seq)
                 dropped += 1
             else:
-                e = entry_of(p + RECORD, size, seq, horizon)
+                e = entry_of(p, size, seq, horizon)
                 core.make_ready(&e)
                 restored += 1
         p += RECORD + size
@@ -419,28 +423,35 @@ def refill(QueueStore core not None, uint32_t level, list batches not None, uint
     cdef uint32_t i, size
     cdef Entry e
     cdef uint64_t count
+    cdef uint64_t size_in_memory = 0
     wanted = core.wanted()
     if wanted is None or wanted[0] != level:
         raise ValueError("nothing to read back")
     first = wanted[1]
-    for view, where in batches:
-        data = view
-        at = where
-        if not head_at(&data[at], data.shape[0] - at, &h):
-            raise ValueError("no batch here")
-        p = &data[at] + HEAD
-        for i in range(h.records):
-            size = get32(p)
-            seq = h.first_seq + get32(p + 4)
-            if (p[8] == KIND_PUBLISH and first <= seq <= upto and core.level_of(p[RECORD + 42]) == level
-                    and not dead.has(seq) and (dying is None or not dying.has(seq))):
-                e = entry_of(p + RECORD, size, seq, horizon)
-                list_push(&loaded, &e)
-                core.resident += e.msg.body_len
-                first = seq + 1
-            p += RECORD + size
-    count = loaded.count
-    list_refill(&core.levels[level].ready, &loaded, upto)
+    try:
+        for view, where in batches:
+            data = view
+            at = where
+            if not head_at(&data[at], data.shape[0] - at, &h):
+                raise ValueError("no batch here")
+            p = &data[at] + HEAD
+            for i in range(h.records):
+                size = get32(p)
+                seq = h.first_seq + get32(p + 4)
+                if (p[8] == KIND_PUBLISH and first <= seq <= upto and core.level_of(p[RECORD + 42]) == level
+                        and not dead.has(seq) and (dying is None or not dying.has(seq))):
+                    e = entry_of(p, size, seq, horizon)
+                    list_push(&loaded, &e)
+                    core.note_expiry(&core.levels[level], e.expiry)
+                    size_in_memory += entry_cost(&e)
+                    first = seq + 1
+                p += RECORD + size
+        count = loaded.count
+        list_refill(&core.levels[level].ready, &loaded, upto)
+    except BaseException:
+        core.grave.bury(&loaded)
+        raise
+    core.hold(size_in_memory)
     core.note_touch()
     return count
 

@@ -1,7 +1,7 @@
 # Entries of one queue, and the list of queues to visit (see store.pyx).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from mirrormq.kernel.index cimport Entry, EntryHeap, EntryList, Graveyard
+from mirrormq.kernel.index cimport Chunk, Entry, EntryHeap, EntryList, Graveyard
 from mirrormq.kernel.message cimport Msg
 
 # Why a record left its queue (written to the log with the removal).
@@ -19,10 +19,12 @@ cdef struct Range:
 
 cdef struct Level:
     EntryList ready
+    int64_t latest      # latest expiry among the entries since the list was empty; -1 = some never expire
     EntryHeap returned
 
 cdef class Worklist:
     cdef list touched
+    cdef readonly uint64_t resident      # bytes of all durable queues' ready messages in memory
 
 cdef class QueueStore:
     cdef public object owner
@@ -34,7 +36,8 @@ cdef class QueueStore:
     cdef readonly uint32_t max_priority
     cdef readonly uint64_t ready
     cdef readonly uint64_t ready_bytes
-    cdef readonly uint64_t resident      # bytes of ready entries whose message is in memory
+    cdef readonly uint64_t resident      # bytes of ready entries in memory, those that came back left out
+    cdef readonly int64_t sweep_at       # when an entry in memory expires behind one that lives longer; 0 = none
     cdef readonly uint64_t published
     cdef Worklist work
     cdef Graveyard grave
@@ -50,9 +53,14 @@ cdef class QueueStore:
     cdef uint32_t range_room
 
     cdef int note_touch(self) except -1
-    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq) except -1
+    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq, uint32_t flags=*) except -1
     cdef int64_t expiry_of(self, Msg* m, int64_t now_wall) noexcept
     cdef int make_ready(self, const Entry* e) except -1
+    cdef void hold(self, uint64_t size) noexcept
+    cdef void let_go(self, uint64_t size) noexcept
+    cdef void note_expiry(self, Level* level, int64_t expiry) noexcept
+    cdef int sweep_chunk(self, Level* level, Chunk* prev, Chunk* c, int64_t now_wall) except -1
+    cdef int discard_from(self, Level* level, Entry* e) except -1
     cdef uint32_t level_of(self, uint8_t priority) noexcept
     cdef Entry* head(self, Level** at) noexcept
     cdef void pop(self, Level* at, Entry* out) noexcept

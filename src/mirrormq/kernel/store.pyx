@@ -11,10 +11,10 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
-from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Entry, EntryHeap, EntryList, Graveyard,
-                                    chunk_items, heap_pop, heap_push, heap_top, list_front, list_front_is_run,
-                                    list_add_run, list_ends_with_run, list_pop, list_push, list_refill,
-                                    list_spill)
+from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Chunk, Entry, EntryHeap, EntryList,
+                                    Graveyard, chunk_items, entry_cost, heap_pop, heap_push, heap_top,
+                                    list_front, list_front_is_run, list_add_run, list_cut,
+                                    list_ends_with_run, list_pop, list_push, list_refill, list_spill)
 from mirrormq.kernel.message cimport Message, Msg, msg_release
 
 REASON_ACK = 1
@@ -26,6 +26,7 @@ REASON_DELIVERY_LIMIT = 6
 
 cdef enum:
     PRIORITY_MAX = 255
+    LEVEL_SHIFT = 56  # of a position: level and seq in one number
 
 
 @cython.final
@@ -76,9 +77,11 @@ cdef class QueueStore:
         for i in range(self.top + 1):
             self.grave.bury(&self.levels[i].ready)
             self.grave.bury_heap(&self.levels[i].returned)
+            self.levels[i].latest = 0
         self.ready = 0
         self.ready_bytes = 0
-        self.resident = 0
+        self.let_go(self.resident)
+        self.sweep_at = 0
         self.top = 0
 
     cdef void bury_all(self) noexcept:
@@ -98,18 +101,19 @@ cdef class QueueStore:
 
     # -- publish ---------------------------------------------------------------------------------
 
-    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq) except -1:
+    cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq, uint32_t flags=0) except -1:
         cdef Entry e
         if self.gone:
             return 0
         self.note_touch()
-        e = Entry(m, 0, 0, pid, pseq, 0, 0)
+        e = Entry(m, 0, 0, pid, pseq, flags, 0)
         list_push(&self.waiting, &e)
         m.refs += 1
         return 0
 
-    def push(self, Message message not None, uint64_t pid=0, uint64_t pseq=0) -> None:
-        self.append(message.msg, pid, pseq)
+    def push(self, Message message not None, uint64_t pid=0, uint64_t pseq=0, bint resent=False) -> None:
+        """Publish; what is `resent` may have been delivered before a crash and says so."""
+        self.append(message.msg, pid, pseq, ENTRY_REDELIVERED if resent else 0)
 
     @property
     def pending(self) -> int:
@@ -158,7 +162,9 @@ cdef class QueueStore:
     cdef int make_ready(self, const Entry* e) except -1:
         """Ready, at the end of its level."""
         cdef uint32_t level = self.level_of(e.msg.priority)
-        cdef uint64_t size = e.msg.body_len  # behind a run the push gives the message up
+        # Behind a run the push gives the message up.
+        cdef uint64_t size = e.msg.body_len
+        cdef uint64_t cost = entry_cost(e)
         cdef bint is_kept = not list_ends_with_run(&self.levels[level].ready)
         list_push(&self.levels[level].ready, e)
         if level > self.top:
@@ -166,8 +172,19 @@ cdef class QueueStore:
         self.ready += 1
         self.ready_bytes += size
         if is_kept:
-            self.resident += size
+            self.hold(cost)
+            self.note_expiry(&self.levels[level], e.expiry)
         return 0
+
+    cdef void hold(self, uint64_t size) noexcept:
+        self.resident += size
+        if self.durable:
+            self.work.resident += size
+
+    cdef void let_go(self, uint64_t size) noexcept:
+        self.resident -= size
+        if self.durable:
+            self.work.resident -= size
 
     def refuse(self, uint64_t n, bint to_dead_letter) -> None:
         """The first n waiting entries do not fit: told to their publishers, maybe dead-lettered."""
@@ -225,8 +242,10 @@ cdef class QueueStore:
         else:
             out[0] = first[0]
             list_pop(&at.ready)
+            self.let_go(entry_cost(out))
+            if at.ready.count == 0:
+                at.latest = 0
         self.ready -= 1
-        self.resident -= out.msg.body_len
         # After a restart the bytes that lie only in the log are an estimate.
         self.ready_bytes -= min(self.ready_bytes, out.msg.body_len)
         if self.ready == 0:
@@ -240,7 +259,6 @@ cdef class QueueStore:
             self.top = level
         self.ready += 1
         self.ready_bytes += e.msg.body_len
-        self.resident += e.msg.body_len
         return 0
 
     def head_seq(self) -> int:
@@ -322,6 +340,82 @@ cdef class QueueStore:
                 return first.expiry
             self.remove(at, first, EXPIRED)
 
+    # -- what expires behind a living entry --------------------------------------------------------
+
+    cdef void note_expiry(self, Level* level, int64_t expiry) noexcept:
+        """An entry joined this level's end. If one before it lives longer, it must be looked for."""
+        if not expiry:
+            level.latest = -1
+        elif level.latest < 0 or expiry < level.latest:
+            if not self.sweep_at or expiry < self.sweep_at:
+                self.sweep_at = expiry
+        else:
+            level.latest = expiry
+
+    def sweep(self, int64_t now_wall, uint64_t position, uint64_t most) -> int:
+        """Discard expired entries wherever they stand, looking at about `most` from `position` on (0 = start).
+
+        Returns where to go on, 0 when all were seen. Entries that lie only in the log, or came back, are
+        discarded when they are the head.
+        """
+        cdef uint32_t i = <uint32_t>(position >> LEVEL_SHIFT)
+        cdef uint64_t seq = position & ((<uint64_t>1 << LEVEL_SHIFT) - 1)
+        cdef Chunk* c
+        cdef Chunk* following
+        cdef Chunk* prev
+        cdef uint64_t seen = 0
+        if position == 0:
+            self.sweep_at = 0
+        while i <= self.top:
+            prev = NULL
+            c = self.levels[i].ready.front
+            if seq == 0:
+                self.levels[i].latest = 0
+            while c != NULL and c.cap:
+                following = c.next
+                if chunk_items(c)[c.tail - 1].seq < seq:
+                    prev = c
+                elif seen >= most:
+                    return (<uint64_t>i << LEVEL_SHIFT) | chunk_items(c)[c.head].seq
+                else:
+                    seen += c.tail - c.head
+                    if self.sweep_chunk(&self.levels[i], prev, c, now_wall):
+                        prev = c
+                c = following
+            seq = 0
+            i += 1
+        return 0
+
+    cdef int sweep_chunk(self, Level* level, Chunk* prev, Chunk* c, int64_t now_wall) except -1:
+        """Discard the expired entries of a chunk; returns how many are left."""
+        cdef Entry* items = chunk_items(c)
+        cdef uint32_t kept = 0
+        cdef uint32_t i
+        try:
+            for i in range(c.head, c.tail):
+                if items[i].expiry and items[i].expiry <= now_wall:
+                    self.discard_from(level, &items[i])
+        finally:
+            for i in range(c.head, c.tail):
+                if items[i].msg != NULL:
+                    self.note_expiry(level, items[i].expiry)
+                    items[c.head + kept] = items[i]
+                    kept += 1
+            list_cut(&level.ready, prev, c, kept)
+        return kept
+
+    cdef int discard_from(self, Level* level, Entry* e) except -1:
+        """Discard an entry that stands anywhere in the level's list; its place is left without a message."""
+        cdef uint64_t cost = entry_cost(e)
+        cdef uint64_t size = e.msg.body_len
+        self.discard(e, EXPIRED)
+        e.msg = NULL
+        level.ready.count -= 1
+        self.ready -= 1
+        self.ready_bytes -= min(self.ready_bytes, size)
+        self.let_go(cost)
+        return 0
+
     def drop_head(self, uint64_t max_length, uint64_t max_bytes) -> int:
         """Discard from the head until the limits hold."""
         cdef Level* at = NULL
@@ -397,14 +491,14 @@ cdef class QueueStore:
 
     # -- what lies only in the log ---------------------------------------------------------------
 
-    def spill(self, uint64_t keep) -> int:
-        """Entries behind the first `keep` of each level leave memory (they are in the log)."""
+    def spill(self, uint64_t keep, uint64_t keep_bytes=0xffffffffffffffff) -> int:
+        """Entries behind the first `keep` (or `keep_bytes`) of each level leave memory: they are in the log."""
         cdef uint64_t freed = 0
         cdef uint64_t freed_bytes = 0
         cdef uint32_t i
         for i in range(self.top + 1):
-            freed += list_spill(&self.levels[i].ready, keep, &freed_bytes)
-        self.resident -= freed_bytes
+            freed += list_spill(&self.levels[i].ready, keep, keep_bytes, &freed_bytes)
+        self.let_go(freed_bytes)
         return freed
 
     def restore_run(self, uint64_t first, uint64_t last, uint64_t count, uint64_t body_bytes) -> None:
@@ -435,10 +529,10 @@ cdef class QueueStore:
                 e = Entry(message.msg, seq, expiry, 0, 0, ENTRY_REDELIVERED if again else 0, deliveries)
                 list_push(&loaded, &e)
                 message.msg.refs += 1
-                size += message.msg.body_len
+                size += entry_cost(&e)
             list_refill(&self.levels[level].ready, &loaded, upto)
         except BaseException:
             self.grave.bury(&loaded)
             raise
-        self.resident += size
+        self.hold(size)
         self.note_touch()

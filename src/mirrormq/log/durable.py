@@ -110,6 +110,14 @@ class DurableLog:
             self.dying[death.seq] = death
             self.last_number = max(self.last_number, death.number)
 
+    def dying_between(self, first: int, last: int) -> RangeSet:
+        """Seqs in this range that are dying: live in the log, but no longer in the queue."""
+        found = RangeSet()
+        for seq in self.dying:
+            if first <= seq <= last:
+                found.add(seq, seq)
+        return found
+
     def forget_letters(self, sources: Container[int]) -> None:
         """Only these queues still exist: nobody else sends a letter again."""
         if self.letters:

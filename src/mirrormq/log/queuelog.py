@@ -22,6 +22,8 @@ class QueueLog(Protocol):
     """Seq of the last entry; 0 when there is none."""
     on_progress: Callable[[], None]
     """Called when more may be delivered."""
+    last_wall: int
+    """The queue's time at its last entry; it never goes back, whatever the machine's clock does."""
 
     @property
     def durable(self) -> Seq:
@@ -57,6 +59,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.end = Seq(0)
+        self.last_wall = 0
         self.on_progress: Callable[[], None] = _nothing
 
     @property
@@ -68,6 +71,7 @@ class MemoryLog:
         """Number `count` publishes."""
         first = Seq(self.end + 1)
         self.end = Seq(self.end + count)
+        self.last_wall = max(self.last_wall, now.wall)
         return first
 
     def settle(self, core: QueueCore, now: Now) -> None:  # noqa: ARG002

@@ -43,6 +43,7 @@ from mirrormq.meta.tables import Change
 from mirrormq.node import backup
 from mirrormq.node.admin import Admin
 from mirrormq.node.backup import Image
+from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.effects import Effects, WorkKind
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
@@ -70,6 +71,9 @@ class Node:
         self.memory_used = 0
         self.disk_free = 0
         self.started_at = now
+        self._clock = ClockWatch(now, lambda text: self.note("warning", text))
+        half = settings.memory_limit // 2
+        self._memory_budget = min(limits.node_memory_bytes, half) if half else limits.node_memory_bytes
         self._tokens = count(1)
         self._uids = count(1)
         self.meta = MetaState()
@@ -259,10 +263,37 @@ class Node:
     def tick(self, now: Now) -> None:
         """Time passes: heartbeats and timeouts, queue timers."""
         self.now = now
+        if self._clock.look(now):
+            self._touch_all()
+        self._spill_idle()
         for connection in list(self.connections.values()):
             connection.on_tick()
         self.recycler.tick()
         self.on_timer(now)
+
+    def _touch_all(self) -> None:
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.core.touch()
+
+    def expiry_wall(self) -> int:
+        """The wall time by which messages expire."""
+        return self._clock.wall(self.now)
+
+    def memory_share(self) -> int:
+        """Bytes of ready messages a durable queue may keep in memory now."""
+        if self.work.resident <= self._memory_budget:
+            return limits.queue_memory_bytes
+        return max(self._memory_budget // max(len(self.logs), 1), limits.share_memory_bytes_min)
+
+    def _spill_idle(self) -> None:
+        """Too much lies in memory: queues over their share get a turn, in which they spill."""
+        if self.work.resident > self._memory_budget:
+            share = self.memory_share()
+            for vhost in self.vhosts.values():
+                for queue in vhost.queues.values():
+                    if queue.core.durable and queue.core.resident > share:
+                        queue.core.touch()
 
     def on_timer(self, now: Now) -> None:
         """Give every queue whose time has come a turn."""

@@ -83,6 +83,8 @@ class Judge:
         """Check every queue; `is_durable`: what is found now cannot be lost any more. Returns lines for
         the trace.
         """
+        if crashed:
+            self._forget_lost_letters()
         drain = Drain(machine)
         lines = []
         self.damaged = set()
@@ -106,6 +108,15 @@ class Judge:
             self._check_queue(queue, found, crashed=crashed, is_durable=is_durable)
             lines.append(f"{name}: {count}")
         return lines
+
+    def _forget_lost_letters(self) -> None:
+        """A death that was not durable never happened. If the message dies again, that is another letter."""
+        for source in self._queues.values():
+            target = self._queues.get(source.spec.letters_to or "")
+            for number, origin in source.entries.items() if target is not None else ():
+                letter = target.entries.get(number) if target is not None else None
+                if letter is not None and not letter.sure and source.may_have_died(origin, self._max_wall()):
+                    letter.delivered = False
 
     def _check_existence(self, queue: ModelQueue, count: int | None, *, is_durable: bool) -> None:
         name = queue.spec.name

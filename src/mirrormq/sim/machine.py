@@ -52,6 +52,7 @@ class Machine:
         """Effects carried out before the power goes; -1 = it stays."""
         self.notes: list[fx.Note] = []
         self.closed: list[int] = []
+        self.passes = 0
         self.read_us = 0
         """How long a read takes."""
         self._reads: list[tuple[int, int, bytes | None, str | None]] = []
@@ -101,6 +102,7 @@ class Machine:
 
     def end_pass(self) -> None:
         """One pass, and its effects."""
+        self.passes += 1
         self.node.end_pass(self.now)
         self._carry_out_all()
 

@@ -118,6 +118,8 @@ class Entry:
     removal: int = LIVE
     delivered: bool = False
     """Ever handed to a client."""
+    marked_in: tuple[int, int] | None = None
+    """(pass, client) of the first delivery, if that said it was a repetition."""
     recovered: bool = False
     """In the queue since before the last restart."""
     deliveries: int = 0

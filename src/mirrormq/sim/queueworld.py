@@ -33,6 +33,11 @@ SMALL_LIMITS = {
     "place_bytes_min": (200, 2_000),
     "queue_memory_bytes": (500, 4_000, 1 << 20),
     "window_entries": (4, 32),
+    "node_memory_bytes": (2_000, 20_000, 1 << 20),
+    "share_memory_bytes_min": (300, 2_000),
+    "sweep_entries": (4, 1_000),
+    "sweep_pause_us": (1_000, 1_000_000),
+    "clock_jump_hold_us": (1_000, 5_000_000),
     "read_back_bytes": (1_000, 10_000),
     "horizon_chunk_min": (2, 8),
     "horizon_chunk_max": (8, 64),
@@ -145,6 +150,7 @@ class QueueWorld:
             self.machine = Machine(self.disk, self.now, make_node=self.make_node)
         except LogRefused as refusal:
             raise Violation(f"the node refuses to start without cause: {refusal}") from refusal
+        self.life.passes = lambda: self.machine.passes
         self.machine.read_us = self.rng.choice((0, 500, 20_000))
         if isinstance(self.disk, SlowDisk):
             self.disk.now = self.mono
@@ -188,6 +194,7 @@ class QueueWorld:
             self.wall += jump
             self.note(f"the wall clock steps by {jump} µs")
             self.stats.faults += 1
+            self._publish_later_by_an_earlier_clock()
         self.mono += step
         self.wall += step
         self.max_wall = max(self.max_wall, self.wall)
@@ -195,6 +202,13 @@ class QueueWorld:
         if tick:
             self._last_tick = self.mono
         self.machine.pass_time(self.now, tick=tick)
+
+    def _publish_later_by_an_earlier_clock(self) -> None:
+        """A publish waits while its client is parked; its time runs from when the node takes it."""
+        for queue in self.queues.values():
+            for entry in queue.entries.values():
+                if not entry.sure:
+                    entry.message.sent_wall = min(entry.message.sent_wall, self.wall)
 
     def _replace_gone(self) -> None:
         for at, client in enumerate(self.clients):
