@@ -42,6 +42,8 @@ class Removal:
     before_publish: int
     letter: Entry | None = None
     tag: int = 0
+    ends: int = 0
+    """How often the queue had been deleted by then."""
 
 
 @dataclass(slots=True)
@@ -263,7 +265,8 @@ class SimClient:
                 queue.unconfirmed -= 1
                 entry.removal = GONE
         for removal in self.tx_removals:
-            removal.entry.removal = LIVE
+            if removal.ends == removal.queue.ends:  # else the queue was deleted meanwhile
+                removal.entry.removal = LIVE
             self.held[removal.tag] = Delivery(removal.queue, removal.entry)
         self.tx_publishes, self.tx_removals = [], []
 
@@ -292,7 +295,8 @@ class SimClient:
             delivery = self.held.pop(each)
             delivery.entry.removal = max(delivery.entry.removal, MAYBE)
             letter = self._letter_of(delivery) if reject else None
-            removal = Removal(delivery.queue, delivery.entry, self.publish_no, letter, each)
+            ends = delivery.queue.ends
+            removal = Removal(delivery.queue, delivery.entry, self.publish_no, letter, each, ends)
             (self.tx_removals if self.mode == "tx" else self.removals).append(removal)
 
     def _letter_of(self, delivery: Delivery) -> Entry | None:

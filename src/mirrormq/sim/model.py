@@ -150,6 +150,8 @@ class ModelQueue:
     was_touched: bool = False
     """Anybody ever consumed from it: marking as redelivered may overshoot."""
     unconfirmed: int = 0
+    ends: int = 0
+    """How often somebody asked for its end."""
 
     def add(self, message: Message, *, by_binding: bool = False) -> Entry:
         """A publish was sent to the queue."""
@@ -164,6 +166,7 @@ class ModelQueue:
     def ask_end(self) -> None:
         """Someone asked for the queue's end: everything may be gone."""
         self.is_up = self.is_sure = self.is_bound = False
+        self.ends += 1
         for entry in self.entries.values():
             entry.removal = max(entry.removal, MAYBE)
 
