@@ -230,7 +230,7 @@ def run(folder: Path, rounds: int, seed: int, tell: Callable[[str], object]) -> 
     rng = random.Random(seed)
     promises = Promises()
     for number in range(rounds + 1):
-        with running(folder, "--no-admin", "--set", "queue_log=journal") as node:
+        with running(folder, "--no-admin") as node:
             found = check_what_is_there(node.port, promises)
             if promises.broken:
                 break

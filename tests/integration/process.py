@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 import pika
 
 SERVE = [sys.executable, "-m", "mirrormq", "serve"]
-JOURNAL = ("--set", "queue_log=journal")
-"""Options of a node that keeps messages in its queue log."""
 STOP_SECONDS = 20
 
 
@@ -101,6 +99,9 @@ def running(
         process = Process(popen, folder, log_path, json.loads(line))
         try:
             yield process
+        except BaseException as error:
+            error.add_note(f"the node said:\n{process.log[-4000:]}")
+            raise
         finally:
             for client in process.clients:
                 with contextlib.suppress(Exception):

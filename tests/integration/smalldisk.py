@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.process import JOURNAL, SERVE, Process, running
+from tests.integration.process import SERVE, Process, running
 
 MIB = 1024 * 1024
 
@@ -49,7 +49,7 @@ class SmallDisk:
 
     def node(self, *options: str) -> contextlib.AbstractContextManager[Process]:
         """A node with its data on this disk, and its log lines elsewhere."""
-        return running(self.folder, "--no-admin", *JOURNAL, *options, command=self._enter)
+        return running(self.folder, "--no-admin", *options, command=self._enter)
 
 
 @contextlib.contextmanager

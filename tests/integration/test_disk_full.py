@@ -18,7 +18,7 @@ from mirrormq.kernel.crc32c import crc32c
 from mirrormq.wire import methods
 from mirrormq.wire.properties import Properties, encode_properties
 from tests.integration.faultydisk import FaultyDisk
-from tests.integration.process import JOURNAL, Process, failing, running, sentence
+from tests.integration.process import Process, failing, running, sentence
 from tests.integration.smalldisk import MIB, SmallDisk, small_disk
 from tests.support.raw import Closed, RawClient, connect
 
@@ -233,7 +233,7 @@ def test_a_full_disk_without_a_reserve_ends_the_node_with_the_reason(disk: Small
         publisher.client.close()
     larger = disk.folder / "larger"
     shutil.copytree(disk.inside, larger / "data")
-    with running(larger, "--no-admin", *JOURNAL) as node:
+    with running(larger, "--no-admin") as node:
         found = depth(node.port)
         assert found >= publisher.confirmed
         assert drain(node.port, found) == list(range(found))
@@ -245,21 +245,21 @@ def limited() -> None:
 
 
 def test_a_write_the_system_refuses_ends_the_node_and_nothing_confirmed_is_lost(tmp_path: Path) -> None:
-    with running(tmp_path, "--no-admin", *JOURNAL, "--set", "disk_reserve=0", before=limited) as node:
+    with running(tmp_path, "--no-admin", "--set", "disk_reserve=0", before=limited) as node:
         publisher = Publisher(node.port)
         with pytest.raises((Closed, ConnectionError)):
             publisher.until_blocked()
         assert node.wait() == 1
         assert "failed: File too large" in node.log
         publisher.client.close()
-    with running(tmp_path, "--no-admin", *JOURNAL) as node:
+    with running(tmp_path, "--no-admin") as node:
         found = depth(node.port)
         assert found >= publisher.confirmed > 0
         assert drain(node.port, found) == list(range(found))
 
 
 def test_a_file_system_that_gives_no_reserve_is_told_and_served(tmp_path: Path) -> None:
-    with running(tmp_path, "--no-admin", *JOURNAL, before=limited) as node:
+    with running(tmp_path, "--no-admin", before=limited) as node:
         publisher = Publisher(node.port)
         publisher.burst()
         publisher.until_confirmed()
@@ -291,7 +291,7 @@ def get_until_refused(client: RawClient) -> tuple[methods.ChannelClose, int]:
 
 def test_a_read_that_fails_damages_its_queue_and_no_other(tmp_path: Path) -> None:
     faults = FaultyDisk(tmp_path / "faults")
-    with running(tmp_path, "--no-admin", *JOURNAL, environment=faults.environment) as node:
+    with running(tmp_path, "--no-admin", environment=faults.environment) as node:
         large = filled(node, 800, size=4096)
         small = filled(node, 1, "small", 100)
         faults.fail("pread")
@@ -310,7 +310,7 @@ def test_a_read_that_fails_damages_its_queue_and_no_other(tmp_path: Path) -> Non
 
 def test_a_flush_that_fails_ends_the_node_with_the_reason_and_confirms_nothing_more(tmp_path: Path) -> None:
     faults = FaultyDisk(tmp_path / "faults")
-    with running(tmp_path, "--no-admin", *JOURNAL, environment=faults.environment) as node:
+    with running(tmp_path, "--no-admin", environment=faults.environment) as node:
         publisher = filled(node, 1)
         faults.fail("fdatasync")
         publisher.burst()
@@ -320,7 +320,7 @@ def test_a_flush_that_fails_ends_the_node_with_the_reason_and_confirms_nothing_m
         publisher.client.close()
         assert node.wait() == 1
         assert "failed: Input/output error" in node.log
-    with running(tmp_path, "--no-admin", *JOURNAL) as node:
+    with running(tmp_path, "--no-admin") as node:
         found = depth(node.port)
         assert drain(node.port, found)[:BURST] == list(range(BURST))
 
@@ -329,7 +329,7 @@ def test_a_flush_that_fails_ends_the_node_with_the_reason_and_confirms_nothing_m
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with every kind of file."""
     folder = tmp_path_factory.mktemp("every kind")
-    with running(folder, "--no-admin", *JOURNAL) as node:
+    with running(folder, "--no-admin") as node:
         publisher = Publisher(node.port)
         while not (folder / "data/log/checkpoint").exists():
             publisher.burst(32)
@@ -376,7 +376,7 @@ def test_data_of_a_newer_format_is_refused_with_one_sentence_and_left_alone(
     shutil.copytree(data, copy)
     NEWER[kind](copy)
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*/*") if path.is_file()}
-    said = sentence(failing("--no-admin", *JOURNAL, "--listen", "127.0.0.1:0", "--data", str(copy)))
+    said = sentence(failing("--no-admin", "--listen", "127.0.0.1:0", "--data", str(copy)))
     assert "newer" in said
     assert "format 99" in said or "format is 99" in said
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*/*") if path.is_file()} == before

@@ -32,7 +32,7 @@ def test_kill_9_under_load_loses_nothing_confirmed_and_brings_back_nothing_commi
 def test_sigterm_and_restart_keep_every_message_its_order_and_its_first_delivery(tmp_path: Path) -> None:
     names = [Name("confirm", number) for number in range(1, 301)]
     with (
-        running(tmp_path, "--no-admin", "--set", "queue_log=journal") as node,
+        running(tmp_path, "--no-admin") as node,
         connect("127.0.0.1", node.port) as client,
     ):
         client.handshake()
@@ -46,7 +46,7 @@ def test_sigterm_and_restart_keep_every_message_its_order_and_its_first_delivery
         assert node.stop() == 0
     promises = Promises()
     with (
-        running(tmp_path, "--no-admin", "--set", "queue_log=journal") as node,
+        running(tmp_path, "--no-admin") as node,
         connect("127.0.0.1", node.port) as client,
     ):
         client.handshake()
@@ -58,7 +58,7 @@ def test_sigterm_and_restart_keep_every_message_its_order_and_its_first_delivery
         assert node.stop() == 0
     assert not promises.broken
     with (
-        running(tmp_path, "--no-admin", "--set", "queue_log=journal") as node,
+        running(tmp_path, "--no-admin") as node,
         connect("127.0.0.1", node.port) as client,
     ):
         client.handshake()

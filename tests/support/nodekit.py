@@ -10,6 +10,7 @@ from mirrormq.meta.passwords import salted_hash
 from mirrormq.meta.state import bootstrap_commands
 from mirrormq.node import effects as fx
 from mirrormq.node.node import Node
+from mirrormq.sim.disk import MemoryDisk
 from mirrormq.wire import methods
 from mirrormq.wire.methods import Method
 from tests.support.kernelkit import frame, header, read_frames
@@ -30,35 +31,22 @@ class SeededRng:
         return self._random.randrange(n)
 
 
-class EmptyDisk:
-    """A data folder nobody has used."""
-
-    def list(self, prefix: str) -> list[str]:
-        return []
-
-    def read(self, name: str) -> bytes:
-        raise FileNotFoundError(name)
-
-
 class NodeKit:
     """A started node; flushes are done at once unless `hold_flushes` is set."""
 
-    def __init__(self, disk: Any = None, **settings: Any) -> None:
+    def __init__(self, disk: Any = None, *, hold_flushes: bool = False, **settings: Any) -> None:
         self.now = Now(1_000_000, 1_700_000_000_000_000)
-        self.disk = disk
-        if disk is not None:
-            settings.setdefault("queue_log", "journal")
-        rng = SeededRng(len(disk.list("")) if disk is not None else 0)
+        self.disk = MemoryDisk() if disk is None else disk
+        rng = SeededRng(len(self.disk.list("")))
         self.node = Node(self.now, name="mirrormq@test", settings=BrokerSettings(**settings), rng=rng)
-        self.hold_flushes = False
-        self.flushes: list[int] = []
+        self.hold_flushes = hold_flushes
         self.notes: list[fx.Note] = []
         self.clients: dict[int, Client] = {}
         self.closed: set[int] = set()
         self.paused: set[int] = set()
         self._conn = 0
         fresh = bootstrap_commands("guest", salted_hash(b"guest", b"salt"), "/", ("administrator",))
-        self.node.start(self.now, disk or EmptyDisk(), fresh)
+        self.node.start(self.now, self.disk, fresh)
         self.run()
 
     def run(self) -> None:
@@ -120,17 +108,11 @@ class NodeKit:
         self.node.disk_read(self.now, effect.token, data, None)
 
     def _to_disk(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None:
-        if self.disk is not None:
-            getattr(self.disk, type(effect).__name__.lower())(*effect)
-        elif isinstance(effect, fx.Flush | fx.Replace):
-            self.flushes.append(effect.token)
+        getattr(self.disk, type(effect).__name__.lower())(*effect)
 
     def flush(self) -> None:
         """The disk reports everything it was asked for."""
-        tokens, self.flushes = self.flushes, []
-        while self.disk is not None and (token := self.disk.finish_next()) is not None:
-            tokens.append(token)
-        for token in tokens:
+        while (token := self.disk.finish_next()) is not None:
             self.node.disk_done(self.now, token)
 
 

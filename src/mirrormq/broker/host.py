@@ -5,7 +5,7 @@ The node implements it for real; tests and the simulator use the same node or a 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.rng import Rng
@@ -45,8 +45,6 @@ class BrokerSettings:
     """Free bytes on the data folder's disk below which publishers are held; 0 = no limit."""
     loopback_users: frozenset[str] = frozenset({"guest"})
     default_vhost: str = "/"
-    queue_log: Literal["memory", "journal"] = "memory"
-    """Where messages of durable queues are kept: in memory only, or in the queue log (unfinished)."""
     fsync: Fsync = "always"
     """Confirm persistent publishes only after a flush (`always`), or when the operating system has them."""
     fsync_interval_ms: int = 1000

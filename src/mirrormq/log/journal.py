@@ -16,7 +16,7 @@ Batches that ask for no flush (removals, transient messages) are flushed with th
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, Protocol
 
 from mirrormq.base import limits
@@ -99,14 +99,21 @@ class Journal:
         """The file being written."""
         return self.serials[-1]
 
-    def start(self, serial: int, earlier: list[int], previous_end: int) -> None:
-        """Begin with a serial no file ever had; of the `earlier` ones the last ends at `previous_end`."""
+    def start(
+        self, serial: int, earlier: list[int], previous_end: int, logs: Iterable[Writer] = ()
+    ) -> None:
+        """Begin with a serial no file ever had; of the `earlier` ones the last ends at `previous_end`.
+
+        `logs` were filled from them.
+        """
         self.serials = list(earlier)
         self._begin_file(serial, previous_end)
         # What was read from the files before it may be in the page cache only, left there by a process that
-        # was killed: no flush of ours counts without them.
+        # was killed: no flush of ours counts without them, and until it is done nothing that was read counts
+        # as durable. A horizon that a power failure takes back would let a delivered message come as new.
         self._written_files += [file_name(before) for before in earlier]
-        self._wants_flush = bool(earlier)
+        self._touched.update(dict.fromkeys(logs))
+        self._wants_flush = bool(earlier or self._touched)
 
     def add(self, log: Writer, batch: bytes, *, flush: bool, now: Now) -> tuple[str, int]:
         """Take a batch; it is handed to the disk at the end of the pass. Returns its file and offset."""

@@ -114,8 +114,8 @@ class Recovery:
             dropped += transient
         for owner in self._owners.values():
             log = owner.log
-            log.durable = log.end
-            log.deliverable = log.redelivered_upto = log.horizon
+            # Nothing is durable or deliverable yet: see Journal.start.
+            log.redelivered_upto = log.horizon
         self.ends = {file.name: file.end for file in files}
         last = files[-1] if files else None
         end = 0

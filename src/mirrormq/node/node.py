@@ -27,7 +27,7 @@ from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.log.disk import Disk, ReadDone
 from mirrormq.log.durable import DurableLog
-from mirrormq.log.journal import PREFIX, Journal
+from mirrormq.log.journal import Journal
 from mirrormq.log.queuelog import MemoryLog, QueueLog
 from mirrormq.log.recovery import Owner, Recovery
 from mirrormq.log.recycler import Recycler
@@ -137,12 +137,6 @@ class Node:
 
     def _recover_queues(self, disk: Disk) -> None:
         """Fill the durable queues from the journal; what cannot be read damages its queue and no other."""
-        if self.settings.queue_log == "memory":
-            if disk.list(PREFIX):
-                self.note(
-                    "warning", "the data folder holds a queue log, which queue_log = memory leaves unread"
-                )
-            return
         durable = [
             queue
             for vhost in self.vhosts.values()
@@ -155,7 +149,7 @@ class Node:
         }
         recovery = Recovery(disk, owners)
         found = recovery.run()
-        self.journal.start(found.next_serial, found.serials, found.previous_end)
+        self.journal.start(found.next_serial, found.serials, found.previous_end, self.logs.values())
         self.journal.ends.update(recovery.ends)
         # Not before a checkpoint of ours is durable: the one just read may be in the page cache only, and the
         # older one that a power failure would bring back needs the files this one does not.
@@ -447,7 +441,7 @@ class Node:
 
     def open_log(self, record: records.Queue) -> QueueLog:
         """The log of a queue."""
-        if not record.outlives_restart or self.settings.queue_log == "memory":
+        if not record.outlives_restart:
             return MemoryLog()
         log = self.logs[record.log_id] = DurableLog(self.journal, Segments(self.effects, record.log_id))
         return log

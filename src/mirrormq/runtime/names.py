@@ -184,13 +184,6 @@ NAMES: tuple[Name, ...] = (
     ),
     # durability
     Name(
-        "queue_log",
-        "queue_log",
-        v.choice("memory", "journal"),
-        "messages of durable queues: memory = gone when the node stops; "
-        "journal = kept in the queue log, which is unfinished and not yet to be relied on",
-    ),
-    Name(
         "fsync",
         "fsync",
         v.choice("always", "interval", "never"),

@@ -194,7 +194,6 @@ class Server:
             consumer_timeout_ms=settings.consumer_timeout_ms,
             max_message_size=settings.max_message_bytes,
             publish_ahead_bytes=settings.publish_ahead_bytes,
-            queue_log=settings.queue_log,
             fsync=settings.fsync,
             fsync_interval_ms=settings.fsync_interval_ms,
             memory_limit=limit_bytes(settings.memory_limit, total),

@@ -6,7 +6,6 @@ How a setting is called in a file, in the environment and by RabbitMQ stands in 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from mirrormq.base import limits
 from mirrormq.log.journal import Fsync
@@ -104,7 +103,6 @@ class Settings:
     max_message_bytes: int = 134_217_728
     consumer_timeout_ms: int = 1_800_000
     publish_ahead_bytes: int = 4 * 1024 * 1024
-    queue_log: Literal["memory", "journal"] = "memory"
     fsync: Fsync = "always"
     fsync_interval_ms: int = 1000
     memory_limit: int | Share = MEMORY_LIMIT

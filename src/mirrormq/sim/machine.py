@@ -58,7 +58,7 @@ class Machine:
         self._reads: list[tuple[int, int, bytes | None, str | None]] = []
         self._hear: dict[int, tuple[Reader, Hear]] = {}
         self._paused: dict[int, list[bytes]] = {}
-        settings = BrokerSettings(disk_free_limit=disk_free_limit, queue_log="journal")
+        settings = BrokerSettings(disk_free_limit=disk_free_limit)
         # Each life draws other numbers, as a real one does: ids drawn at random must not come back.
         rng = SeededRng(f"{now.mono} {now.wall} {disk.list('')}")
         self.node = make_node(now, name=NAME, settings=settings, rng=rng)

@@ -341,3 +341,20 @@ def test_a_damaged_queue_is_named_and_refused_while_the_others_serve():
     other.publish("hurt", b"x", properties=PERSISTENT)
     assert other.take() == [methods.BasicNack(1, False, False)]
     other.ask(methods.QueueDelete(queue="hurt"), methods.QueueDeleteOk)
+
+
+def test_what_a_killed_process_left_unflushed_is_flushed_before_it_is_delivered():
+    """Simulator seed 1547: a horizon read from the page cache is lost with the power, a delivery is not."""
+    kit = NodeKit(MemoryDisk())
+    client = kit.client()
+    client.declare("q", durable=True)
+    kit.hold_flushes = True
+    client.publish("q", b"x", properties=PERSISTENT)
+    client.consume("q")  # the horizon is written now, and not flushed
+    after = NodeKit(kit.disk.restart(), hold_flushes=True)
+    reader = after.client()
+    reader.consume("q")
+    assert reader.deliveries() == []
+    after.flush()
+    after.run()
+    assert reader.deliveries() == [b"x"]
