@@ -133,8 +133,7 @@ class Journal:
 
     def commit(self, now: Now) -> None:
         """End of the pass: hand over what waits, begin a flush if one is wanted and none is under way."""
-        if self._waiting:
-            self._hand_over()
+        self.hand_over()
         if self._fsync != "always":
             self._trust_the_system()
         is_due = self._wants_flush or (
@@ -148,6 +147,11 @@ class Journal:
                 self._wants_flush = False
                 for done in callbacks:
                     done()
+
+    def hand_over(self) -> None:
+        """Give the disk what was added so far, without a flush."""
+        if self._waiting:
+            self._hand_over()
 
     def next_flush_at(self) -> int | None:
         """When `commit` should be called again although nothing happens (mono µs)."""

@@ -459,6 +459,7 @@ class Node:
 
     def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
         """Read a part of a file of the data folder."""
+        self.journal.hand_over()  # a read must not overtake the records it is for
         token = self._next_token()
         self._reads[token] = done
         self.effects.read(file, offset, length, token)

@@ -6,7 +6,7 @@ from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.sim.disk import MemoryDisk
 from mirrormq.wire import methods
-from tests.support.kernelkit import PERSISTENT
+from tests.support.kernelkit import PERSISTENT, frame, publish
 from tests.support.nodekit import NodeKit
 
 TEN_SECONDS = b"\x11\x00\x02\x0510000"
@@ -175,3 +175,22 @@ def test_consumers_of_a_queue_that_breaks_are_told():
     kit.run()
     [cancel] = client.take()
     assert isinstance(cancel, methods.BasicCancel)
+
+
+def test_what_leaves_memory_in_the_pass_it_was_published_in_can_be_read_back_in_it(monkeypatch):
+    """A read must not overtake the records it is for on their way to the disk."""
+    monkeypatch.setattr(limits, "queue_memory_bytes", 2_000)
+    kit = NodeKit(MemoryDisk())
+    client = kit.client()
+    client.declare("q", durable=True)
+    client.consume("q", no_ack=True)
+    client.publish("q", b"moves the horizon ahead")
+    assert client.deliveries()
+    client.ask(methods.BasicCancel("c"), methods.BasicCancelOk)
+    frames = [publish(b"q", b"%d " % number + b"x" * 500, PERSISTENT) for number in range(20)]
+    declare = methods.QueueDeclare(queue="q", passive=True)
+    consume = methods.BasicConsume(queue="q", consumer_tag="c", no_ack=True)
+    frames += [frame(1, 1, methods.encode(method)) for method in (declare, consume, declare, declare)]
+    client.feed(b"".join(frames))
+    assert numbers(client) == list(range(20))
+    assert kit.node.vhosts["/"].queues["q"].damage is None
