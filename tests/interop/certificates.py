@@ -34,15 +34,18 @@ class Authority:
         )
         self.certificate.write_bytes(_pem(built.sign(self._key, hashes.SHA256())))
 
-    def issue(self, common_name: str, *, server: bool) -> Pair:
+    def issue(self, common_name: str, *, server: bool, client: bool | None = None) -> Pair:
+        """Issue a certificate for a server or else for a client, or for a node, which is both."""
         key = ec.generate_private_key(ec.SECP256R1())
-        usage = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        is_client = not server if client is None else client
+        usages = [ExtendedKeyUsageOID.SERVER_AUTH] if server else []
+        usages += [ExtendedKeyUsageOID.CLIENT_AUTH] if is_client else []
         names: list[x509.GeneralName] = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
         ]
         builder = self._builder(_name(common_name), key).add_extension(
-            x509.ExtendedKeyUsage([usage]), critical=False
+            x509.ExtendedKeyUsage(usages), critical=False
         )
         if server:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)

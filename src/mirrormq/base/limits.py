@@ -229,3 +229,79 @@ segment_dead_bytes_max = 16 * 1024 * 1024
 # --- backup ---
 copy_slice_bytes = 1024 * 1024
 """Bytes of a file copied at once, off the loop; the checksum of a slice takes a fraction of a millisecond."""
+
+# --- peer links ---
+peer_handshake_us = 5_000_000
+"""How long two nodes get to prove who they are to each other; TCP and TLS have as much before that."""
+
+peer_handshake_bytes_max = 1024
+"""Largest message of that handshake: two names, two addresses and some fixed fields fit in easily."""
+
+peer_reason_bytes_max = 200
+"""Longest sentence a peer may send with a refusal or a goodbye."""
+assert peer_reason_bytes_max + 16 <= peer_handshake_bytes_max
+
+peer_secret_chars_min = 16
+"""Shortest secret of a cluster: who talks to a node once may try short ones at leisure."""
+
+peer_chunk_bytes = 64 * 1024
+"""Largest payload of one frame between nodes: what a control frame may have to wait for above the socket."""
+
+peer_bulk_bytes_max = 544 * 1024 * 1024
+"""Largest bulk payload, sent in chunks: a batch is never split, and one message may fill it."""
+assert peer_bulk_bytes_max >= message_bytes_ceiling + table_bytes_max, "every message must fit in one batch"
+
+peer_window_bytes = 2 * 1024 * 1024
+"""Bulk bytes a node lets its peer send before it has taken the ones before: all that can stand in front of a
+control frame in sockets and on the wire. At 100 Mbit/s these take 0.17 s, less than an election needs.
+"""
+assert peer_window_bytes >= 4 * peer_chunk_bytes, "the window is given back in quarters"
+
+peer_bulk_queue_bytes = 8 * 1024 * 1024
+"""Bulk bytes waiting on one link above which it takes no more; the payload that reaches it is still taken."""
+
+peer_control_queue_bytes = 4 * 1024 * 1024
+"""Control bytes waiting on one link above which it takes no more: its peer has not read for long."""
+
+peer_write_bytes = 128 * 1024
+"""Bytes handed to the transport of a link at once."""
+
+peer_transport_bytes_high = 64 * 1024
+peer_transport_bytes_low = 16 * 1024
+"""Bytes waiting in the transport of a link at which it is handed no more, and again some."""
+assert peer_transport_bytes_low < peer_transport_bytes_high <= peer_write_bytes
+
+peer_unsent_bytes = 128 * 1024
+"""Bytes the kernel takes for a link beyond those on the wire; what waits above it can still be overtaken."""
+
+peer_keepalive_us = 500_000
+"""Time between two keepalives of a link, which also measure the round trip and the peer's clock."""
+
+peer_suspect_us = 2_000_000
+"""Silence after which a peer is suspected to be gone."""
+assert peer_suspect_us >= 3 * peer_keepalive_us, "one late keepalive is no reason for suspicion"
+
+peer_silence_us = 10_000_000
+"""Silence after which a link is given up and dialled anew: TCP alone would try the old one for minutes, and
+for up to two minutes after a cut has healed. Longer than a lease, so that nothing hangs on it any more.
+"""
+assert peer_silence_us > 2 * peer_suspect_us
+
+peer_skew_us = 1_000_000
+"""Difference between the clocks of two nodes above which it is shown."""
+
+peer_tick_us = 100_000
+"""Time between two ticks of the links."""
+
+peer_dial_us_min = 50_000
+peer_dial_us_max = 3_000_000
+"""Wait before the second attempt to reach a node, doubled with each failure, and the longest one."""
+
+peer_strangers_max = 64
+"""Connections that have not proved anything yet; beyond it the oldest has to go."""
+
+peer_note_us = 60_000_000
+"""Least time between two equal notes about the links of one address."""
+
+peer_notes_max = 256
+"""Addresses whose last note is remembered."""

@@ -353,7 +353,7 @@ cdef class QueueStore:
             level.latest = expiry
 
     def sweep(self, int64_t now_wall, uint64_t position, uint64_t most) -> int:
-        """Discard expired entries wherever they stand, looking at about `most` from `position` on (0 = start).
+        """Discard expired entries anywhere, looking at about `most` from `position` on (0 = start).
 
         Returns where to go on, 0 when all were seen. Entries that lie only in the log, or came back, are
         discarded when they are the head.
@@ -492,7 +492,7 @@ cdef class QueueStore:
     # -- what lies only in the log ---------------------------------------------------------------
 
     def spill(self, uint64_t keep, uint64_t keep_bytes=0xffffffffffffffff) -> int:
-        """Entries behind the first `keep` (or `keep_bytes`) of each level leave memory: they are in the log."""
+        """Entries behind the first `keep` (or `keep_bytes`) of each level stay only in the log."""
         cdef uint64_t freed = 0
         cdef uint64_t freed_bytes = 0
         cdef uint32_t i

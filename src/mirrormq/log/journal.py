@@ -99,9 +99,7 @@ class Journal:
         """The file being written."""
         return self.serials[-1]
 
-    def start(
-        self, serial: int, earlier: list[int], previous_end: int, logs: Iterable[Writer] = ()
-    ) -> None:
+    def start(self, serial: int, earlier: list[int], previous_end: int, logs: Iterable[Writer] = ()) -> None:
         """Begin with a serial no file ever had; of the `earlier` ones the last ends at `previous_end`.
 
         `logs` were filled from them.

@@ -14,9 +14,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mirrormq.base import limits
 from mirrormq.runtime.faults import ConfigError
 from mirrormq.runtime.names import IGNORED, NAMES, OUTSIDE, REFUSED, SERVICE_LINKS, Name, Shape
-from mirrormq.runtime.settings import Settings
+from mirrormq.runtime.settings import LinkTlsSettings, Settings
 from mirrormq.runtime.values import Value
 
 PREFIX = "MIRRORMQ_"
@@ -248,6 +249,15 @@ def _check(settings: Settings) -> None:
         raise ConfigError("ssl_options.verify = verify_peer needs ssl_options.cacertfile.")
     if settings.tls.fail_if_no_peer_cert and settings.tls.verify != "verify_peer":
         raise ConfigError("ssl_options.fail_if_no_peer_cert needs ssl_options.verify = verify_peer.")
+    links = settings.links.tls
+    if links != LinkTlsSettings() and not (links.certfile and links.keyfile and links.cacertfile):
+        raise ConfigError(
+            "TLS between nodes needs cluster_tls.certfile, cluster_tls.keyfile and cluster_tls.cacertfile."
+        )
+    if settings.links.advertise is not None and not settings.links.advertise.host:
+        raise ConfigError("cluster_advertise needs a host, as in broker-1.example:25672.")
+    if settings.links.secret and len(settings.links.secret) < limits.peer_secret_chars_min:
+        raise ConfigError(f"cluster_secret must have at least {limits.peer_secret_chars_min} characters.")
     if settings.proxy_protocol and not settings.proxy_sources:
         raise ConfigError(
             "proxy_protocol needs proxy_protocol_sources, the addresses of your proxies (e.g. 10.0.0.0/8):"

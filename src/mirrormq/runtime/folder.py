@@ -2,7 +2,8 @@
 
 `lock` is held as long as the process lives, so a crash leaves no stale lock. `VERSION` is the number of the
 format. `node.key` makes whoever can read it an administrator of this node and is therefore readable by the
-node's own user only. `node.json` says where the running node answers; it is gone when the node is.
+node's own user only, as is `cluster.secret`, by which the nodes of a cluster know each other. `node.json`
+says where the running node answers; it is gone when the node is.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from pathlib import Path
 
 import msgspec
 
+from mirrormq.base import limits
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.processes import describe_process
 
 FORMAT = 1
 """Number of the data format this version writes. A newer one is refused, an older one will be upgraded."""
 
-OWN_FILES = frozenset({"lock", "VERSION", "node.key", "node.json", "reserve"})
+OWN_FILES = frozenset({"lock", "VERSION", "node.key", "node.json", "reserve", "cluster.secret"})
 
 
 class DataFolder:
@@ -41,6 +43,21 @@ class DataFolder:
         temporary.write_bytes(content)
         temporary.replace(self.path / "node.json")
         return content
+
+    def cluster_secret(self, setting: str) -> bytes:
+        """Return the secret that the nodes of a cluster share: the setting, else the file `cluster.secret`.
+
+        The file is made at the first call; to join nodes, copy it from one data folder to the others.
+        """
+        try:
+            secret = setting or _read_private(self.path / "cluster.secret")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+            raise StartError(f"{self.path / 'cluster.secret'} cannot be used: {reason}.") from None
+        if len(secret) < limits.peer_secret_chars_min:
+            where = "cluster_secret" if setting else str(self.path / "cluster.secret")
+            raise StartError(f"{where} must have at least {limits.peer_secret_chars_min} characters.")
+        return secret.encode()
 
     def close(self) -> None:
         """Give the folder up."""
@@ -64,7 +81,7 @@ def open_folder(path: Path, *, fresh: bool) -> DataFolder:
         if fresh:
             _empty(path)
         _check_format(path)
-        folder.key = _read_key(path / "node.key")
+        folder.key = _read_private(path / "node.key")
     except OSError as error:
         os.close(lock)
         raise StartError(
@@ -160,8 +177,8 @@ def _check_format(path: Path) -> None:
         )
 
 
-def _read_key(path: Path) -> str:
-    """Read the administrator's key, made at the first start. Others cannot read it, not even for a moment."""
+def _read_private(path: Path) -> str:
+    """Read a random key, made when it is first asked for. Others cannot read it, not even for a moment."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:

@@ -144,6 +144,27 @@ NAMES: tuple[Name, ...] = (
         v.whole(0, 63),
         "which of the names of that kind, from 0",
     ),
+    # links between nodes
+    Name("cluster_listen", "links.listen", v.address, "where to listen for other nodes: port or host:port"),
+    Name("cluster_advertise", "links.advertise", v.address, "host:port at which other nodes reach this one"),
+    Name("cluster_secret", "links.secret", v.text, "what all nodes of the cluster know", secret=True),
+    Name("cluster_tls.certfile", "links.tls.certfile", v.text, "certificate for links between nodes, PEM"),
+    Name("cluster_tls.keyfile", "links.tls.keyfile", v.text, "private key of that certificate, PEM"),
+    Name("cluster_tls.password", "links.tls.password", v.text, "password of that key", secret=True),
+    Name("cluster_tls.cacertfile", "links.tls.cacertfile", v.text, "authorities of the nodes, PEM"),
+    Name(
+        "cluster_tls.versions",
+        "links.tls.versions",
+        v.choice("tlsv1.2", "tlsv1.3"),
+        "versions of TLS between nodes",
+        Shape.LIST,
+    ),
+    Name(
+        "cluster_tls.check_host",
+        "links.tls.check_host",
+        v.flag,
+        "a node's certificate must name the host at which it was dialled",
+    ),
     # protocol
     Name(
         "auth_mechanisms",

@@ -5,13 +5,14 @@ How a setting is called in a file, in the environment and by RabbitMQ stands in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirrormq.base import limits
 from mirrormq.log.journal import Fsync
 from mirrormq.runtime.values import Address, Network, Share
 
 MEMORY_LIMIT = Share(0.4)
+LINK_LISTEN = Address("", 25672)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,28 @@ class TlsSettings:
     login_from: str = "distinguished_name"
     login_san_type: str = "dns"
     login_san_index: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkTlsSettings:
+    """Certificates of the links between nodes: both ends have one, or there is no TLS."""
+
+    certfile: str = ""
+    keyfile: str = ""
+    password: str = field(default="", repr=False)
+    cacertfile: str = ""
+    versions: tuple[str, ...] = ("tlsv1.3",)
+    check_host: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkSettings:
+    """How this node is reached by the others of its cluster."""
+
+    listen: Address = LINK_LISTEN
+    advertise: Address | None = None
+    secret: str = field(default="", repr=False)
+    tls: LinkTlsSettings = LinkTlsSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +111,7 @@ class Settings:
     admin_host: str = ""
     admin_port: int = 15672
     tls: TlsSettings = TlsSettings()
+    links: LinkSettings = LinkSettings()
     sockets: SocketSettings = SocketSettings()
     log: LogSettings = LogSettings()
     default_user: DefaultUser = DefaultUser()

@@ -1,4 +1,4 @@
-"""TLS contexts of the listeners, and the user name inside a client's certificate.
+"""TLS contexts of the listeners and of links between nodes, and the user name inside a client's certificate.
 
 A context is changed in place on reload: connections that are open keep the certificate they began with, new
 ones get the new one. Files that do not fit together leave the old certificate in use.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from mirrormq.runtime.faults import StartError
-from mirrormq.runtime.settings import TlsSettings
+from mirrormq.runtime.settings import LinkTlsSettings, TlsSettings
 
 VERSIONS = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -25,6 +25,44 @@ SHORT_NAMES = {
 """Names of the parts of a distinguished name, as RabbitMQ writes them."""
 
 SAN_KINDS = {"dns": "DNS", "ip": "IP Address", "email": "email", "uri": "URI"}
+
+
+class LinkContexts(NamedTuple):
+    """TLS of links between nodes: each end shows a certificate of the cluster's authorities to the other."""
+
+    accepting: ssl.SSLContext
+    dialling: ssl.SSLContext
+
+
+def make_link_contexts(settings: LinkTlsSettings) -> LinkContexts | None:
+    """Build both contexts, or none if the settings name no certificate."""
+    if not settings.certfile:
+        return None
+    accepting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    dialling = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    dialling.check_hostname = settings.check_host
+    offered = sorted(VERSIONS[version] for version in settings.versions)
+    for context in (accepting, dialling):
+        context.minimum_version, context.maximum_version = offered[0], offered[-1]
+        context.verify_mode = ssl.CERT_REQUIRED
+        load_files(context, _as_tls_settings(settings), "cluster_tls")
+    return LinkContexts(accepting, dialling)
+
+
+def reload_link_files(contexts: LinkContexts, settings: LinkTlsSettings) -> None:
+    """Read the files again; a bad file changes nothing. Links that are open keep what they began with."""
+    make_link_contexts(settings)
+    for context in contexts:
+        load_files(context, _as_tls_settings(settings), "cluster_tls")
+
+
+def _as_tls_settings(settings: LinkTlsSettings) -> TlsSettings:
+    return TlsSettings(
+        certfile=settings.certfile,
+        keyfile=settings.keyfile,
+        password=settings.password,
+        cacertfile=settings.cacertfile,
+    )
 
 
 def make_context(settings: TlsSettings) -> ssl.SSLContext:
@@ -45,11 +83,16 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def load_files(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Read certificate, key and authorities into a context."""
+def load_files(context: ssl.SSLContext, settings: TlsSettings, group: str = "ssl_options") -> None:
+    """Read certificate, key and authorities into a context; `group` is how these settings are called."""
     reading = settings.certfile
+
+    def no_password() -> str:
+        # Without this OpenSSL would ask on the terminal and hang a service.
+        raise StartError(f"TLS: the private key is encrypted; give its password as {group}.password.")
+
     try:
-        context.load_cert_chain(settings.certfile, settings.keyfile, settings.password or _no_password)
+        context.load_cert_chain(settings.certfile, settings.keyfile, settings.password or no_password)
         if settings.cacertfile:
             reading = settings.cacertfile
             context.load_verify_locations(settings.cacertfile)
@@ -102,8 +145,3 @@ def _escape(value: str) -> str:
     if escaped.endswith(" ") and len(escaped) > 1:
         escaped = escaped[:-1] + "\\ "
     return escaped
-
-
-def _no_password() -> str:
-    # Without this OpenSSL would ask on the terminal and hang a service.
-    raise StartError("TLS: the private key is encrypted; give its password as ssl_options.password.")
