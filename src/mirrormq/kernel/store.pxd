@@ -37,7 +37,7 @@ cdef class QueueStore:
     cdef readonly uint64_t ready
     cdef readonly uint64_t ready_bytes
     cdef readonly uint64_t resident      # bytes of ready entries in memory, those that came back left out
-    cdef readonly int64_t sweep_at       # earliest expiry behind an entry that lives longer, in memory; 0 = none
+    cdef readonly int64_t sweep_at       # earliest expiry behind one that lives longer, in memory; 0 = none
     cdef readonly uint64_t published
     cdef Worklist work
     cdef Graveyard grave
