@@ -1,4 +1,4 @@
-"""Reads and flushes that fail on demand, below the node: a library that stands before the C library's."""
+"""Calls that fail on demand, below the node: a library that stands before the C library's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SOURCE = r"""
 #include <sys/types.h>
 #include <unistd.h>
 
-/* Does a file of this name lie in the folder of switches, and is the descriptor one of the journal? */
-static int fails(const char *what, int fd) {
+/* Does a file of this name lie in the folder of switches, and has the descriptor's file this in its name? */
+static int fails(const char *what, int fd, const char *of) {
     char name[4096], link[64];
     const char *folder = getenv("FAULTY_DISK");
     snprintf(name, sizeof name, "%s/%s", folder ? folder : "", what);
@@ -28,21 +28,35 @@ static int fails(const char *what, int fd) {
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t size = readlink(link, name, sizeof name - 1);
     name[size < 0 ? 0 : size] = 0;
-    return strstr(name, "/journal/") != NULL;
+    return strstr(name, of) != NULL;
 }
 
 ssize_t pread(int fd, void *data, size_t size, off_t offset) {
     ssize_t (*real)(int, void *, size_t, off_t) = dlsym(RTLD_NEXT, "pread");
-    if (fails("pread", fd)) { errno = EIO; return -1; }
+    if (fails("pread", fd, "/journal/")) { errno = EIO; return -1; }
     return real(fd, data, size, offset);
 }
 ssize_t pread64(int fd, void *data, size_t size, off_t offset) { return pread(fd, data, size, offset); }
 
 int fdatasync(int fd) {
     int (*real)(int) = dlsym(RTLD_NEXT, "fdatasync");
-    if (fails("fdatasync", fd)) { errno = EIO; return -1; }
+    if (fails("fdatasync", fd, "/journal/")) { errno = EIO; return -1; }
     return real(fd);
 }
+
+int fallocate(int fd, int mode, off_t offset, off_t size) {
+    int (*real)(int, int, off_t, off_t) = dlsym(RTLD_NEXT, "fallocate");
+    if (fails("reserve", fd, "/data/reserve")) { errno = ENOSPC; return -1; }
+    return real(fd, mode, offset, size);
+}
+int fallocate64(int fd, int mode, off_t offset, off_t size) { return fallocate(fd, mode, offset, size); }
+
+int posix_fallocate(int fd, off_t offset, off_t size) {
+    int (*real)(int, off_t, off_t) = dlsym(RTLD_NEXT, "posix_fallocate");
+    if (fails("reserve", fd, "/data/reserve")) return ENOSPC;
+    return real(fd, offset, size);
+}
+int posix_fallocate64(int fd, off_t offset, off_t size) { return posix_fallocate(fd, offset, size); }
 """
 
 
@@ -61,5 +75,9 @@ class FaultyDisk:
         self.environment = {"LD_PRELOAD": str(library), "FAULTY_DISK": str(folder)}
 
     def fail(self, call: str) -> None:
-        """From now on this call fails on journal files."""
+        """From now on this call fails on journal files; `reserve`: there is never room for the reserve."""
         (self._folder / call).touch()
+
+    def mend(self, call: str) -> None:
+        """It succeeds again."""
+        (self._folder / call).unlink()

@@ -222,6 +222,103 @@ def test_kill_9_on_a_full_disk_loses_nothing_and_the_next_node_can_be_drained(di
         again.client.close()
 
 
+def use_up(disk: SmallDisk) -> None:
+    """The node has given up its reserve, and another program has taken that too."""
+    os.truncate(disk.inside / "reserve", 0)
+    disk.fill()
+    assert disk.free == 0
+
+
+@pytest.mark.parametrize("disk", [JOURNAL_ONLY], indirect=True)
+def test_a_node_starts_on_a_full_disk_whose_reserve_is_used_up_and_goes_on_when_there_is_space(
+    disk: SmallDisk,
+) -> None:
+    with disk.node() as node:
+        publisher = Publisher(node.port)
+        publisher.until_blocked()
+        disk.fill()
+        queued = publisher.confirmed
+        taken = drain(node.port, queued // 4)
+        publisher.client.close()
+        node.popen.kill()
+        node.wait()
+    use_up(disk)
+    with disk.node() as node:
+        left = depth(node.port)
+        assert left >= queued - len(taken)
+        assert RESERVE_USED in node.log
+        waiting = Publisher(node.port, QUEUE, first=publisher.sent)
+        waiting.burst()
+        assert isinstance(waiting.answer(), methods.ConnectionBlocked)
+        assert node.popen.poll() is None
+        disk.relieve()
+        waiting.until_unblocked()
+        numbers = drain(node.port, left + waiting.sent)
+        found = numbers[:left]
+        assert found == list(range(found[0], found[0] + left)), "nothing in between is gone"
+        assert found[0] <= len(taken)
+        assert found[-1] >= queued - 1
+        assert numbers[left:] == list(range(publisher.sent, publisher.sent + waiting.sent))
+        assert (disk.inside / "node.json").exists()
+        assert "disk alarm cleared" in node.log
+        waiting.client.close()
+        assert node.stop() == 0
+
+
+@pytest.mark.parametrize("disk", [JOURNAL_ONLY], indirect=True)
+def test_a_node_that_waits_for_space_can_be_stopped_and_loses_nothing_confirmed(disk: SmallDisk) -> None:
+    with disk.node() as node:
+        publisher = Publisher(node.port)
+        publisher.until_blocked()
+        queued = publisher.confirmed
+        publisher.client.close()
+        node.popen.kill()
+        node.wait()
+    use_up(disk)
+    with disk.node() as node:
+        assert depth(node.port) >= queued
+        node.signal(signal.SIGTERM)
+        assert node.wait() in (0, 1)
+    disk.relieve()
+    with disk.node() as node:
+        left = depth(node.port)
+        assert drain(node.port, left) == list(range(left))
+        assert left >= queued
+
+
+def test_a_reserve_that_cannot_be_made_again_holds_publishers_and_does_not_end_the_node(
+    tmp_path: Path,
+) -> None:
+    faults = FaultyDisk(tmp_path / "faults")
+    with running(tmp_path, "--no-admin") as node:
+        filled(node, 1).client.close()
+        assert node.stop() == 0
+    (tmp_path / "data/reserve").unlink()
+    faults.fail("reserve")
+    with running(tmp_path, "--no-admin", environment=faults.environment) as node:
+        assert drain(node.port, BURST) == list(range(BURST)), "consumers are served"
+        publisher = Publisher(node.port)
+        publisher.burst()
+        assert isinstance(publisher.answer(), methods.ConnectionBlocked)
+        assert RESERVE_USED in node.log
+        faults.mend("reserve")
+        publisher.until_unblocked()
+        assert (tmp_path / "data/reserve").stat().st_size == 64 * MIB
+        publisher.client.close()
+
+
+def test_a_journal_the_system_cannot_read_is_refused_with_one_sentence(tmp_path: Path) -> None:
+    faults = FaultyDisk(tmp_path / "faults")
+    with running(tmp_path, "--no-admin") as node:
+        filled(node, 1).client.close()
+        node.popen.kill()
+        node.wait()
+    faults.fail("pread")
+    options = ("--no-admin", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "data"))
+    said = sentence(failing(*options, environment=faults.environment))
+    assert "journal/0000000000000001 cannot be read: Input/output error" in said
+
+
 def test_a_full_disk_without_a_reserve_ends_the_node_with_the_reason(disk: SmallDisk) -> None:
     options = ("--set", "disk_reserve=0", "--set", "disk_free_limit=0")
     with disk.node(*options) as node:

@@ -93,8 +93,8 @@ class RabbitMQ:
         """Start a node without waiting for it."""
         node = cls(Path(tempfile.mkdtemp(prefix="rabbitmq-")), plugins, config)
         try:
-            node._write_files()
-            node._spawn()
+            node.write_files()
+            node.spawn()
         except BaseException:
             node.stop()
             raise
@@ -112,10 +112,17 @@ class RabbitMQ:
 
     def stop(self) -> None:
         """End the node and its epmd, whatever state they are in, and remove the folder."""
+        self.end(signal.SIGTERM, STOP_TIMEOUT_S)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end(self, number: signal.Signals, timeout_s: float) -> None:
+        """Send the signal, wait for the end, end what is left; `spawn` starts it again on its data."""
         if self._server is not None:
-            self._server.terminate()
+            if number == signal.SIGKILL:
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._server.wait(STOP_TIMEOUT_S)
+                self._server.wait(timeout_s)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._server.pid, signal.SIGKILL)
             self._server.wait()
@@ -126,7 +133,6 @@ class RabbitMQ:
             self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def ctl(self, *arguments: str) -> str:
         """rabbitmqctl on this node; its output, or RuntimeError with what it said."""
@@ -175,7 +181,7 @@ class RabbitMQ:
         kept.pop("NOTIFY_SOCKET", None)
         return {**kept, **own}
 
-    def _write_files(self) -> None:
+    def write_files(self) -> None:
         for name in ("home", "mnesia", "log"):
             (self.folder / name).mkdir()
         cookie = self.folder / "home" / ".erlang.cookie"
@@ -188,7 +194,7 @@ class RabbitMQ:
             lines += [f"management.tcp.ip = {self.host}", f"management.tcp.port = {self.management_port}"]
         (self.folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
 
-    def _spawn(self) -> None:
+    def spawn(self) -> None:
         folder = binaries()
         epmd = shutil.which("epmd")
         if folder is None or epmd is None:

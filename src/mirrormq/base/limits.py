@@ -165,6 +165,9 @@ assert disk_reserve_bytes >= 2 * journal_file_bytes, "a journal file must fit in
 journal_files_max = 4
 """Journal files kept before the oldest is emptied into segments: recovery reads no more than about this."""
 
+recovery_slice_bytes = 512 * 1024
+"""Bytes of a log file read at once at start: they stay in the processor's cache until they are dealt with."""
+
 removal_flush_us = 100_000
 """Longest time a removal waits for a flush."""
 

@@ -298,13 +298,16 @@ class Queue:
             again()
 
     def fail(self, reason: str) -> None:
-        """Committed data cannot be read: serve nothing of this queue any more, and say so."""
+        """Committed data cannot be read: serve nothing of this queue any more, and say so to everybody."""
         self.damage = reason
-        for consumer in self.consumers.clear():
-            consumer.channel.cancelled_by_server(consumer)
+        consumers = self.consumers.clear()
         self.core.set_consumers([])
-        self.host.note("error", f"{self.text} is damaged and no longer served: {reason}")
+        cure = "restore the data folder from a backup, or delete the queue"
+        self.host.note("error", f"{self.text} is damaged and no longer served: {reason}; {cure}")
         self._answer_gets()
+        for consumer in consumers:
+            consumer.channel.cancelled_by_server(consumer)
+        self._release_parked()
 
     def _count_returns(self) -> None:
         """Requeued messages of a counted queue: the number of returns stands in x-delivery-count."""

@@ -39,18 +39,6 @@ def read_head(data: _Data, at: int) -> tuple[int, int, int, int, int, int, int] 
 def is_whole(data: _Data, at: int) -> bool: ...
 def read_tail(data: _Data, end: int) -> tuple[int, int, int] | None: ...
 def other_records(data: _Data, at: int) -> list[tuple[int, int, int, bytes]]: ...
-def letters(data: _Data, at: int) -> dict[int, int] | None: ...
-def restore(
-    core: QueueStore,
-    data: _Data,
-    at: int,
-    dead: RangeSet,
-    horizon: int,
-    drop_transient: bool,
-    after: int,
-    dying: RangeSet | None = ...,
-    only_dying: bool = ...,
-) -> tuple[int, int]: ...
 def refill(
     core: QueueStore,
     level: int,

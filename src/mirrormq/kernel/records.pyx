@@ -27,58 +27,6 @@ DELETE, HADCONSUMER, PRODGONE, CURSOR, STAGE, COMMIT_SET, BASE = 9, 10, 11, 12, 
 HEAD_BYTES = 56
 PID_OF_LETTERS = 1 << 63
 
-cdef uint64_t LETTER_PID = <uint64_t>1 << 63
-
-cdef enum:
-    MAGIC = 0x3142514D  # "MQB1"
-    HEAD = 56
-    RECORD = 12
-    TAIL = 24
-    PUBLISH_HEAD = 44
-    KIND_PUBLISH = 1
-    KIND_REMOVE = 3
-    FLAG_PERSISTENT = 1
-    FLAG_RESENT = 2
-    SPAN_BYTES = 24
-
-# The head of a batch as `read_head` found it.
-cdef struct Head:
-    uint32_t size
-    uint32_t records_crc
-    uint64_t queue_id
-    uint64_t epoch
-    uint64_t first_seq
-    uint32_t records
-    uint32_t publishes
-    uint64_t time
-
-
-cdef inline uint16_t get16(const uint8_t* p) noexcept:
-    cdef uint16_t v
-    memcpy(&v, p, 2)
-    return v
-
-
-cdef inline uint32_t get32(const uint8_t* p) noexcept:
-    cdef uint32_t v
-    memcpy(&v, p, 4)
-    return v
-
-
-cdef inline uint64_t get64(const uint8_t* p) noexcept:
-    cdef uint64_t v
-    memcpy(&v, p, 8)
-    return v
-
-
-cdef inline void set32(uint8_t* p, uint32_t v) noexcept:
-    memcpy(p, &v, 4)
-
-
-cdef inline void set64(uint8_t* p, uint64_t v) noexcept:
-    memcpy(p, &v, 8)
-
-
 cdef void seal(uint8_t* p, const Head* h) noexcept:
     """Write the head in front of its finished records, and the tail behind them."""
     cdef uint8_t* tail = p + HEAD + h.size
@@ -259,14 +207,16 @@ def read_head(const uint8_t[::1] data, uint64_t at) -> tuple | None:
 def is_whole(const uint8_t[::1] data, uint64_t at) -> bool:
     """Are the records behind this head all there and undamaged, and is each of them well formed?"""
     cdef Head h
-    cdef const uint8_t* p
+    return at < <uint64_t>data.shape[0] and whole_at(&data[at], data.shape[0] - at, &h)
+
+
+cdef bint whole_at(const uint8_t* p, uint64_t n, Head* h) noexcept:
+    """Is there a whole, undamaged batch? Then every loop over its records stays inside it."""
     cdef const uint8_t* end
     cdef uint32_t i, size
-    if at >= <uint64_t>data.shape[0] or not head_at(&data[at], data.shape[0] - at, &h):
+    if not head_at(p, n, h) or <uint64_t>h.size + TAIL > n - HEAD:
         return False
-    if <uint64_t>h.size + TAIL > data.shape[0] - at - HEAD:
-        return False
-    p = &data[at] + HEAD
+    p += HEAD
     if crc_of(p, h.size) != h.records_crc:
         return False
     end = p + h.size
@@ -323,29 +273,6 @@ def other_records(const uint8_t[::1] data, uint64_t at) -> list:
     return out
 
 
-def letters(const uint8_t[::1] data, uint64_t at) -> dict | None:
-    """{source queue: highest number} of the dead letters in a whole batch, None if there are none."""
-    cdef Head h
-    cdef const uint8_t* p
-    cdef uint32_t i, size
-    cdef uint64_t pid
-    cdef dict out = None
-    if not head_at(&data[at], data.shape[0] - at, &h):
-        raise ValueError("no batch here")
-    p = &data[at] + HEAD
-    for i in range(h.records):
-        size = get32(p)
-        if p[8] == KIND_PUBLISH:
-            pid = get64(p + RECORD + 16)
-            if pid & LETTER_PID:
-                if out is None:
-                    out = {}
-                # Letters of one source come in the order of their numbers.
-                out[pid & ~LETTER_PID] = get64(p + RECORD + 24)
-        p += RECORD + size
-    return out
-
-
 cdef Msg* message_of(const uint8_t* p, uint32_t size) except NULL:
     """The message of a publish payload (checked by is_whole)."""
     cdef uint16_t route_len = get16(p + 40)
@@ -368,62 +295,36 @@ cdef Entry entry_of(const uint8_t* record, uint32_t size, uint64_t seq, uint64_t
                  ENTRY_REDELIVERED if seq <= horizon or record[9] & FLAG_RESENT else 0, get32(p + 32))
 
 
-def restore(QueueStore core not None, const uint8_t[::1] data, uint64_t at, RangeSet dead not None,
-            uint64_t horizon, bint drop_transient, uint64_t after, RangeSet dying=None,
-            bint only_dying=False) -> tuple:
-    """Recovery: make the live publishes of a whole batch above seq `after` ready again, or dying.
-
-    Returns (restored to ready, transient ones dropped).
-    """
-    cdef Head h
-    cdef const uint8_t* p
-    cdef uint32_t i, size
-    cdef uint64_t seq
-    cdef Entry e
-    cdef int restored = 0
-    cdef int dropped = 0
-    if not head_at(&data[at], data.shape[0] - at, &h):
-        raise ValueError("no batch here")
-    p = &data[at] + HEAD
-    for i in range(h.records):
-        size = get32(p)
-        seq = h.first_seq + get32(p + 4)
-        if p[8] == KIND_PUBLISH and seq > after and not dead.has(seq):
-            if dying is not None and dying.has(seq):
-                e = entry_of(p, size, seq, horizon)
-                e.flags = 0  # why it died is known to the log
-                list_push(&core.dying, &e)
-                core.note_touch()
-            elif only_dying:
-                pass
-            elif drop_transient and not p[9] & FLAG_PERSISTENT:
-                dead.put(seq, seq)
-                dropped += 1
-            else:
-                e = entry_of(p, size, seq, horizon)
-                core.make_ready(&e)
-                restored += 1
-        p += RECORD + size
-    return restored, dropped
+cdef int check_dead(uint64_t first, uint64_t before, RangeSet dead, RangeSet dying) except -1:
+    """A seq that is not found where it should be has left the queue, or the log is damaged."""
+    while first < before:
+        if dead.has(first):
+            first = dead.first_missing(first)
+        elif dying is not None and dying.has(first):
+            first += 1
+        else:
+            raise ValueError(f"record {first} is missing")
+    return 0
 
 
 def refill(QueueStore core not None, uint32_t level, list batches not None, uint64_t upto,
            RangeSet dead not None, uint64_t horizon, RangeSet dying=None) -> int:
     """Read back the front run of a level from whole batches [(data, at)], through seq `upto`.
 
-    What is dying is not in it.
+    What is dying is not in it. Anything else that is not there raises ValueError, so that nothing behind a
+    hole is served; among priorities that shows at the end of the run only.
     """
     cdef EntryList loaded = EntryList(NULL, NULL, 0)
     cdef uint64_t first
     cdef uint64_t seq
+    cdef uint64_t size = 0
     cdef Head h
     cdef const uint8_t[::1] data
     cdef const uint8_t* p
     cdef uint64_t at
-    cdef uint32_t i, size
+    cdef uint32_t i
     cdef Entry e
     cdef uint64_t count
-    cdef uint64_t size_in_memory = 0
     wanted = core.wanted()
     if wanted is None or wanted[0] != level:
         raise ValueError("nothing to read back")
@@ -436,22 +337,25 @@ def refill(QueueStore core not None, uint32_t level, list batches not None, uint
                 raise ValueError("no batch here")
             p = &data[at] + HEAD
             for i in range(h.records):
-                size = get32(p)
                 seq = h.first_seq + get32(p + 4)
                 if (p[8] == KIND_PUBLISH and first <= seq <= upto and core.level_of(p[RECORD + 42]) == level
                         and not dead.has(seq) and (dying is None or not dying.has(seq))):
-                    e = entry_of(p, size, seq, horizon)
+                    if core.max_priority == 0:
+                        check_dead(first, seq, dead, dying)
+                    e = entry_of(p, get32(p), seq, horizon)
                     list_push(&loaded, &e)
                     core.note_expiry(&core.levels[level], e.expiry)
-                    size_in_memory += entry_cost(&e)
+                    size += entry_cost(&e)
                     first = seq + 1
-                p += RECORD + size
+                p += RECORD + get32(p)
+        if core.max_priority == 0:
+            check_dead(first, min(upto, <uint64_t>wanted[2]) + 1, dead, dying)
         count = loaded.count
         list_refill(&core.levels[level].ready, &loaded, upto)
     except BaseException:
         core.grave.bury(&loaded)
         raise
-    core.hold(size_in_memory)
+    core.hold(size)
     core.note_touch()
     return count
 

@@ -18,6 +18,7 @@ from mirrormq.log.segments import Segment
 NAME = "log/checkpoint"
 MAGIC = b"MQC1"
 VERSION = 1
+BACKUP = "restore the data folder from a backup"
 _HEAD = struct.Struct("<4sIQI")
 _PART = struct.Struct("<QII")
 
@@ -69,10 +70,10 @@ def encode(first_serial: int, parts: list[QueuePart]) -> bytes:
 def decode(data: bytes) -> Checkpoint:
     """Read a checkpoint; a queue whose part is damaged is named, not dropped."""
     if len(data) < _HEAD.size + 4:
-        raise CheckpointDamaged(f"{NAME} is cut short")
+        raise CheckpointDamaged(f"{NAME} is cut short: {BACKUP}")
     magic, version, first_serial, count = _HEAD.unpack_from(data)
     if magic != MAGIC or struct.unpack_from("<I", data, _HEAD.size)[0] != crc32c(data[: _HEAD.size]):
-        raise CheckpointDamaged(f"{NAME} is damaged at its head: restore the data folder from a backup")
+        raise CheckpointDamaged(f"{NAME} is damaged at its head: {BACKUP}")
     if version > VERSION:
         raise CheckpointTooNew(
             f"{NAME} was written by a newer version (format {version}, this one reads {VERSION}): "
@@ -83,7 +84,7 @@ def decode(data: bytes) -> Checkpoint:
     at = _HEAD.size + 4
     for _ in range(count):
         if at + _PART.size > len(data):
-            raise CheckpointDamaged(f"{NAME} is cut short")
+            raise CheckpointDamaged(f"{NAME} is cut short: {BACKUP}")
         queue_id, size, crc = _PART.unpack_from(data, at)
         payload = data[at + _PART.size : at + _PART.size + size]
         at += _PART.size + size
@@ -95,6 +96,9 @@ def decode(data: bytes) -> Checkpoint:
             parts[queue_id] = part
         else:
             damaged.add(part.queue_id)
+    if at != len(data):
+        # A damaged length shifts all parts behind it, and queues would seem never to have had any.
+        raise CheckpointDamaged(f"{NAME} is damaged between its parts: {BACKUP}")
     return Checkpoint(first_serial, parts, damaged)
 
 

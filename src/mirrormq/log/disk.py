@@ -34,8 +34,16 @@ class Disk(Protocol):
         """Names of the files that begin with `prefix`, sorted."""
         ...
 
+    def size(self, name: str) -> int:
+        """Bytes of a file that was listed."""
+        ...
+
     def read(self, name: str) -> bytes:
         """The whole content of a file that was listed."""
+        ...
+
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """Up to `length` bytes of it from `offset` on: fewer only at its end."""
         ...
 
 

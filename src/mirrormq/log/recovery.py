@@ -1,8 +1,10 @@
 """Reading the journal after a restart: every flushed record is found, or its queue is named as damaged.
 
-Two passes over the files. The first learns which seqs are dead, where each queue ends and how far its
-deliveries went; the second makes the live publishes ready again, in order. Recovery writes nothing but a new
-file, so a crash during it leaves nothing half done.
+Two passes over the files, in slices that stay in the processor's cache, so that neither time nor memory
+depends on the length of the queues. The first learns which seqs are dead, where each queue ends and how far
+its deliveries went; the second makes the live publishes ready again, in order, as many as a queue may hold
+in memory. Both check every batch they use. Recovery writes nothing but a new file, so a crash during it
+leaves nothing half done.
 
 A batch that cannot be read is the torn end of the journal if nothing says that it was flushed; then it and
 all behind it are dropped, as nobody was told of them. Otherwise it is damage: the queue it belongs to (or, if
@@ -10,14 +12,14 @@ even that cannot be read, the queue whose seqs have a hole) comes up `damaged` a
 """
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from mirrormq.base import limits
 from mirrormq.base.types import Seq
-from mirrormq.kernel import records
+from mirrormq.kernel import records, replay
 from mirrormq.kernel.cores import QueueCore
-from mirrormq.kernel.ranges import RangeSet
+from mirrormq.kernel.replay import Replay
 from mirrormq.log import checkpoint, dying, journal, segments
 from mirrormq.log.disk import Disk, LogRefused
 from mirrormq.log.durable import PURGE, DurableLog
@@ -28,7 +30,6 @@ RECORD_OVERHEAD = 80
 """Bytes of a record that are not its body, about: good enough to know how long a queue is after a restart."""
 
 _U64 = struct.Struct("<Q")
-_SPAN = struct.Struct("<QQQ")
 
 
 @dataclass(slots=True)
@@ -39,8 +40,9 @@ class Owner:
     core: QueueCore
     log: DurableLog
     damage: str | None = None
-    seen: RangeSet = field(default_factory=RangeSet)
-    """Seqs of the records that the journal holds."""
+
+
+ZEROS = bytes(limits.recovery_slice_bytes)
 
 
 class Found(NamedTuple):
@@ -66,7 +68,7 @@ class Fault(NamedTuple):
 
 
 class JournalDamaged(LogRefused):
-    """A whole journal file is gone: nobody can say what was in it."""
+    """A whole journal file is gone, or does not stay as it is: nobody can say what was in it."""
 
 
 class JournalTooNew(LogRefused):
@@ -88,18 +90,32 @@ class Recovery:
     def __init__(self, disk: Disk, owners: dict[int, Owner]) -> None:
         self._disk = disk
         self._owners = owners
+        share = limits.node_memory_bytes // max(len(owners), 1)
+        most = max(min(share, limits.queue_memory_bytes), limits.share_memory_bytes_min)
+        self._memory = (most, limits.window_entries)
+        """A queue with more bytes in memory than the first keeps half of it, and no more entries than the
+        second.
+        """
         self.first_serial = 0
         self.orphans: list[str] = []
         """Files that belong to nothing any more: journal files before the checkpoint, segments of deleted
         queues.
         """
         self.faults: list[Fault] = []
+        self.damaged_heads: list[str] = []
+        """Journal files whose own head cannot be read, although their batches can."""
         self.ends: dict[str, int] = {}
         """Where the valid batches of each journal file end."""
         self.torn_bytes = 0
         """Bytes behind the last whole batch of the journal, which nobody was told of."""
         self._torn_at: tuple[int, int] | None = None
         self._highest_serial = 0
+        self._replays: dict[int, Replay] = {}
+        self._segment_files: set[str] = set()
+        self._gaps: dict[tuple[str, int], int] = {}
+        """Where reading goes on behind a damaged place."""
+        self._flushed: tuple[int, int] | None = None
+        """Up to where the notes say that all was flushed, once somebody had to know."""
 
     def run(self) -> Found:
         """Fill the queues from checkpoint, segments and journal."""
@@ -107,6 +123,8 @@ class Recovery:
         # Segments first: their records are older than anything the journal still holds of the same queue.
         # Only now is it known which of them died after the checkpoint.
         messages = sum(self._restore_segments(owner) for owner in self._owners.values())
+        for queue_id, owner in self._owners.items():
+            self._replays[queue_id].after = owner.log.segments.end
         dropped = 0
         for file in files:
             restored, transient = self._restore(file)
@@ -129,14 +147,17 @@ class Recovery:
         self._load_checkpoint()
         files = self._files(self.first_serial)
         self.first_serial = files[0].serial if files else max(self.first_serial, 1)
+        self._replays = {queue_id: _replay(owner) for queue_id, owner in self._owners.items()}
         for at, file in enumerate(files):
             self._learn(file, files[at + 1 :])
             if self._torn_at is not None:
                 # Nothing behind a torn end was flushed either, later files included.
                 self.orphans += [later.name for later in files[at + 1 :]]
                 del files[at + 1 :]
-        for owner in self._owners.values():
-            log = owner.log
+        for queue_id, owner in self._owners.items():
+            log, learnt = owner.log, self._replays[queue_id]
+            log.end, log.epoch, log.horizon = Seq(learnt.end), learnt.epoch, learnt.horizon
+            log.last_wall = learnt.last_wall
             log.forget_letters(self._owners)
             log.dying = {seq: death for seq, death in log.dying.items() if seq not in log.dead}
             for seq in log.dying:
@@ -148,7 +169,8 @@ class Recovery:
         """A live record must be in a segment or in the journal, also one the checkpoint counts already."""
         log = owner.log
         low = log.segments.end + 1
-        for first, last in [*owner.seen.spans_list(), (log.end + 1, log.end + 1)]:
+        seen = self._replays[log.queue_id].seen
+        for first, last in [*seen.spans_list(), (log.end + 1, log.end + 1)]:
             if low < first and not log.dead.covers(low, first - 1):
                 lost = log.dead.first_missing(low)
                 text = f"record {lost} is neither in a segment nor in the journal"
@@ -167,14 +189,13 @@ class Recovery:
             if serial is None or serial < first_serial:
                 self.orphans.append(name)
                 continue
-            data = self._disk.read(name)
-            head = journal.read_file_head(data)
+            head = journal.read_file_head(self._disk.read_part(name, 0, journal.HEAD_BYTES))
             if head is not None and head.version > journal.VERSION:
                 raise JournalTooNew(
                     f"{name} was written by a newer version (format {head.version}, this one reads "
                     f"{journal.VERSION}): start the version that wrote it"
                 )
-            found.append((serial, name, head, len(data)))
+            found.append((serial, name, head, self._disk.size(name)))
         self._highest_serial = max([first_serial, *(serial for serial, *_ in found)])
         return self._chain({serial: (name, head, size) for serial, name, head, size in found})
 
@@ -191,6 +212,8 @@ class Recovery:
                 name, head, size = found[serial]
                 if head is None and next_batch(self._disk.read(name), 0) is None:
                     break  # being begun when the node died: nothing in it was flushed
+                if head is None:
+                    self.damaged_heads.append(name)
                 files.append(JournalFile(name, serial, min(end, size) if serial == newest else end))
                 # A damaged head says nothing of the file before; its records are still good.
                 before = head.previous_serial if head is not None else serial - 1
@@ -205,7 +228,7 @@ class Recovery:
             if any(head[1] == 0 for _, head in scan(self._disk.read(name)).batches):
                 raise JournalDamaged(
                     f"the journal file before {name} is missing, and what is left was flushed after it: "
-                    "restore the data folder from a backup"
+                    f"{checkpoint.BACKUP}"
                 )
         self.orphans += [name for name, _, _ in found.values()]
         return []
@@ -228,7 +251,8 @@ class Recovery:
 
     def _sort_segments(self) -> None:
         """Files that no checkpoint lists are left over from a step that was not finished."""
-        for name in self._disk.list(segments.PREFIX):
+        self._segment_files = set(self._disk.list(segments.PREFIX))
+        for name in sorted(self._segment_files):
             found = segments.identify(name)
             owner = self._owners.get(found[0]) if found is not None else None
             if owner is None or found is None or not owner.log.segments.lists(found[1]):
@@ -259,11 +283,11 @@ class Recovery:
         for segment in log.segments.all:
             name = log.segments.name(segment.number)
             live = segment.live(log.dead)
-            if live and not self._disk.list(name):
+            if live and name not in self._segment_files:
                 owner.damage = f"{name} with {live} messages is missing"
                 continue
             if live and segment.transients:
-                self._bury_transients(owner, name, segment.size)
+                self._bury_transients(owner, segment)
                 live = segment.live(log.dead)
             span = segment.last - segment.first + 1
             dead_letters = span - log.dying_found.missing_count(segment.first, segment.last)
@@ -278,115 +302,116 @@ class Recovery:
                 messages += live
         return messages
 
-    def _bury_transients(self, owner: Owner, name: str, size: int) -> None:
+    def _bury_transients(self, owner: Owner, segment: segments.Segment) -> None:
         """Messages that do not outlive a restart may have been moved to a segment: they are dead now."""
-        data = self._disk.read(name)[:size]
-        for at, _ in scan(data[segments.HEAD_BYTES :]).batches:
-            for seq in records.transient_seqs(data, segments.HEAD_BYTES + at):
-                owner.log.dead.add(seq, seq)
+        log = owner.log
+        if segment.transients == segment.publishes:
+            log.dead.add(segment.first, segment.last)
+            return
+        name, at, want = log.segments.name(segment.number), segments.HEAD_BYTES, limits.recovery_slice_bytes
+        while at < segment.size:
+            data = self._disk.read_part(name, at, min(want, segment.size - at))
+            found = scan(data)
+            for place, _ in found.batches:
+                for seq in records.transient_seqs(data, place):
+                    log.dead.add(seq, seq)
+            if len(data) < want:
+                return
+            at += found.resume
+            want = max(found.need, limits.recovery_slice_bytes)
 
     def _restore_segment(self, owner: Owner, segment: segments.Segment, *, only_dying: bool) -> int:
         """A queue with priorities must know the priority of each message, and a letter is sent again at
         once: read the whole segment. What lies behind the end the checkpoint knows is in the journal too.
         """
         log = owner.log
-        name = log.segments.name(segment.number)
-        data = self._disk.read(name)
-        messages, at = 0, segments.HEAD_BYTES
+        name, at, want = log.segments.name(segment.number), segments.HEAD_BYTES, limits.recovery_slice_bytes
+        queue = {log.queue_id: _replay(owner)}
+        messages = 0
         while at < segment.size:
-            head = records.read_head(data, at)
-            if head is None or not records.is_whole(data, at):
+            data = self._disk.read_part(name, at, want)
+            done, restored, _ = replay.restore(queue, data, segment.size - at, _memory(), only_dying)
+            messages += restored
+            at += done
+            want = limits.recovery_slice_bytes if done else _larger(data, want)
+            if not want:
                 owner.damage = f"{name} is damaged at byte {at}"
                 break
-            restored, _ = records.restore(
-                owner.core, data, at, log.dead, log.horizon, True, 0, log.dying_found, only_dying
-            )
-            messages += restored
-            at += head[0]
         return messages
 
     # --- first pass ---
 
     def _learn(self, file: JournalFile, later: list[JournalFile]) -> None:
-        data = self._disk.read(file.name)
-        for at, head in self._batches(file, data, later):
-            _, queue_id, epoch, first, count, publishes, time = head
-            if queue_id == 0:
-                continue  # a note of the journal
-            owner = self._owners.get(queue_id)
-            if owner is None:
-                continue  # deleted since
-            log = owner.log
-            log.places.note(first, file.name, at)
-            owner.seen.add(first, first + count - 1)
-            if first + count - 1 <= log.end:
-                continue  # the checkpoint has it
-            if first > log.end + 1:
-                text = f"records {log.end + 1} to {first - 1} are missing from the journal before {file.name}"
-                self.faults.append(Fault(file.name, at, queue_id, text))
-                owner.damage = owner.damage or text
-            log.end = Seq(first + count - 1)
-            log.epoch = max(log.epoch, epoch)
-            log.last_wall = max(log.last_wall, time)
-            if publishes < count:
-                self._apply(log, data, at)
-            if publishes:
-                log.letters.update(records.letters(data, at) or ())
-
-    def _apply(self, log: DurableLog, data: bytes, at: int) -> None:
-        for kind, flags, seq, payload in records.other_records(data, at):
-            log.dead.add(seq, seq)
-            if kind == records.REMOVE and flags == PURGE:
-                (upto,) = _U64.unpack_from(payload, 8)
-                log.bury_purged(upto, [held for (held,) in _U64.iter_unpack(payload[16:])])
-            elif kind == records.REMOVE:
-                for first, last, _ in _SPAN.iter_unpack(payload[8:]):
-                    log.dead.add(first, last)
-            elif kind == records.HORIZON:
-                log.horizon = max(log.horizon, _U64.unpack(payload)[0])
-            elif kind == records.DYING:
-                log.note_dying(dying.decode(payload))
-            elif kind != records.EPOCH:
-                raise UnknownKind(kind, log.queue_id)
-
-    def _batches(
-        self, file: JournalFile, data: bytes, later: list[JournalFile]
-    ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Every whole batch of a file; damage is noted, the torn end is cut."""
-        at = journal.HEAD_BYTES
+        at, want = journal.HEAD_BYTES, limits.recovery_slice_bytes
         while at < file.end:
-            head = records.read_head(data, at)
-            if head is not None and records.is_whole(data, at):
-                yield at, head
-                at += head[0]
-                continue
-            if not self._was_flushed(file, at, later):
-                self._torn_at = (file.serial, at)
-                # Space the file was given in advance is zero: no record begins so, and none was lost there.
-                self.torn_bytes = len(data[at : file.end].rstrip(b"\0"))
-                return
-            following = next_batch(data, at + 1)
-            after = file.end if following is None else following
-            named = (head[1], head[3], head[4]) if head is not None else records.read_tail(data, after)
-            self._note_damage(named, file, at)
-            at = after
+            data = self._disk.read_part(file.name, at, want)
+            where = (file.name, at, limits.place_bytes_min)
+            done, rare, missing = replay.learn(self._replays, data, file.end - at, where)
+            for queue_id, offset, first, last in missing:
+                self._note_missing(file, offset, self._owners[queue_id], (first, last))
+            for queue_id, kind, flags, payload in rare:
+                _apply(self._owners[queue_id].log, kind, flags, payload)
+            at += done
+            want = limits.recovery_slice_bytes if done else _larger(data, want)
+            if not want:
+                if not self._was_flushed(file, at, later):
+                    self._torn_at = (file.serial, at)
+                    self.torn_bytes = self._used_end(file, at) - at
+                    return
+                at = self._pass_over(file, at)
+                want = limits.recovery_slice_bytes
+
+    def _note_missing(self, file: JournalFile, at: int, owner: Owner, lost: tuple[int, int]) -> None:
+        text = f"records {lost[0]} to {lost[1]} are missing from the journal before {file.name}"
+        self.faults.append(Fault(file.name, at, owner.log.queue_id, text))
+        owner.damage = owner.damage or text
+
+    def _pass_over(self, file: JournalFile, at: int) -> int:
+        """Note a damaged place; returns where the next whole batch begins."""
+        data = self._disk.read(file.name)
+        head = records.read_head(data, at)
+        following = next_batch(data, at + 1)
+        after = file.end if following is None else following
+        named = (head[1], head[3], head[4]) if head is not None else records.read_tail(data, after)
+        self._note_damage(named, file, at)
+        self._gaps[file.name, at] = after
+        return after
 
     def _was_flushed(self, file: JournalFile, at: int, later: list[JournalFile]) -> bool:
         """Does anything that can be read behind this byte say that it had been flushed?"""
-        start = at + 1
-        for place in (file, *later):
-            data = self._disk.read(place.name)
-            following = next_batch(data, start)
-            while following is not None:
-                head = records.read_head(data, following)
-                assert head is not None
-                if head[1] == 0:
-                    for _, _, _, payload in records.other_records(data, following):
-                        if journal.read_flushed_note(payload) > (file.serial, at):
-                            return True
-                following = next_batch(data, following + head[0])
-            start = 0
-        return False
+        if self._flushed is None:
+            # Behind the last batch lies space the file was given in advance: nothing to be read there.
+            is_end = self._used_end(file, at) == at
+            places = later if is_end else [file, *later]
+            self._flushed = max((self._last_note(place.name) for place in places), default=(0, 0))
+        return self._flushed > (file.serial, at)
+
+    def _last_note(self, name: str) -> tuple[int, int]:
+        """Up to where everything was flushed, as far as the notes in this file say."""
+        data = self._disk.read(name)
+        noted = (0, 0)
+        at = next_batch(data, 0)
+        while at is not None:
+            head = records.read_head(data, at)
+            assert head is not None
+            if head[1] == 0:
+                for _, _, _, payload in records.other_records(data, at):
+                    noted = max(noted, journal.read_flushed_note(payload))
+            at = next_batch(data, at + head[0])
+        return noted
+
+    def _used_end(self, file: JournalFile, at: int) -> int:
+        """Where the zeros begin with which a file ends, not before `at`: no record begins so, and none was
+        lost there.
+        """
+        end = file.end
+        while end > at:
+            low = max(at, end - len(ZEROS))
+            data = self._disk.read_part(file.name, low, end - low)
+            if data != ZEROS[: end - low]:
+                return low + len(data.rstrip(b"\0"))
+            end = low
+        return at
 
     def _note_damage(self, named: tuple[int, ...] | None, file: JournalFile, at: int) -> None:
         """Name the queue by head or tail (queue id, first seq, records); if neither can be read, the hole in
@@ -403,25 +428,53 @@ class Recovery:
     # --- second pass ---
 
     def _restore(self, file: JournalFile) -> tuple[int, int]:
-        data = self._disk.read(file.name)
         end = self._torn_at[1] if self._torn_at is not None and self._torn_at[0] == file.serial else file.end
         messages = dropped = 0
-        at: int | None = journal.HEAD_BYTES
-        while at is not None and at < end:
-            head = records.read_head(data, at)
-            if head is None or not records.is_whole(data, at):
-                at = next_batch(data, at + 1)
-                continue
-            owner = self._owners.get(head[1])
-            if owner is not None and head[5]:
-                log = owner.log
-                restored, transient = records.restore(
-                    owner.core, data, at, log.dead, log.horizon, True, log.segments.end, log.dying_found
-                )
-                messages += restored
-                dropped += transient
-            at += head[0]
+        at, want = journal.HEAD_BYTES, limits.recovery_slice_bytes
+        while at < end:
+            data = self._disk.read_part(file.name, at, want)
+            done, restored, transient = replay.restore(self._replays, data, end - at, _memory())
+            messages += restored
+            dropped += transient
+            at += done
+            want = limits.recovery_slice_bytes if done else _larger(data, want)
+            if not want:
+                if (file.name, at) not in self._gaps:
+                    raise JournalDamaged(f"{file.name} changed at byte {at} while it was read")
+                at, want = self._gaps[file.name, at], limits.recovery_slice_bytes
         return messages, dropped
+
+
+def _replay(owner: Owner) -> Replay:
+    """A queue as the checkpoint tells it, ready to learn more."""
+    log = owner.log
+    made = Replay(owner.core, log.dead, log.dying_found, log.letters, log.places.note)
+    made.end, made.epoch, made.horizon, made.last_wall = log.end, log.epoch, log.horizon, log.last_wall
+    return made
+
+
+def _memory() -> tuple[int, int]:
+    """A queue with more bytes in memory than the first keeps only as many entries as the second, as in
+    service.
+    """
+    return limits.queue_memory_bytes, limits.window_entries
+
+
+def _larger(data: bytes, want: int) -> int:
+    """How much to read so that the batch `data` begins with is all there; 0 if that would not help."""
+    head = records.read_head(data, 0)
+    return head[0] if head is not None and len(data) == want < head[0] else 0
+
+
+def _apply(log: DurableLog, kind: int, flags: int, payload: bytes) -> None:
+    """Heed a record of one of the rarer kinds."""
+    if kind == records.REMOVE and flags == PURGE:
+        (upto,) = _U64.unpack_from(payload, 8)
+        log.bury_purged(upto, [held for (held,) in _U64.iter_unpack(payload[16:])])
+    elif kind == records.DYING:
+        log.note_dying(dying.decode(payload))
+    else:
+        raise UnknownKind(kind, log.queue_id)
 
 
 class UnknownKind(LogRefused):

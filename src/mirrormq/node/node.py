@@ -154,6 +154,11 @@ class Node:
         # Not before a checkpoint of ours is durable: the one just read may be in the page cache only, and the
         # older one that a power failure would bring back needs the files this one does not.
         self.recycler.orphans += recovery.orphans
+        for name in recovery.damaged_heads:
+            self.note("warning", f"the head of {name} is damaged; its records were read all the same")
+        for fault in recovery.faults:
+            if not fault.queue_id:
+                self.note("warning", fault.text)
         for queue in durable:
             damage = owners[queue.record.log_id].damage
             if damage is not None:

@@ -3,7 +3,8 @@
 Promises of `log/disk.py` kept here: a flush or replace is reported only when it is durable, folder entry
 included; a replace is atomic; temporary files are never listed. After the first failure nothing more is
 written or reported, because nobody can know what the disk still holds: the node ends with the reason. Only a
-failing read is told to whoever asked, and a full disk is met once with the reserve.
+failing read is told to whoever asked. A full disk is no failure where a reserve is kept: it is given up, and
+if that is not enough, writing waits for space.
 
 Appends, flushes and reads go to the flusher's native thread, in order; flushes that wait while another one
 runs are done together. Replacing and removing is rare and done by a thread of its own, when all that was
@@ -19,7 +20,7 @@ import select
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -114,27 +115,28 @@ class Files:
 
     def list(self, prefix: str) -> Names:
         """Names of the files that begin with `prefix`, sorted."""
-        names = [
-            path.relative_to(self.folder).as_posix()
-            for path in self.folder.rglob("*")
-            if path.is_file() and not path.name.endswith(TEMPORARY)
-        ]
+        # No wider than the prefix: a node may have ten thousand segments.
+        below = prefix.rpartition("/")[0]
+        names = names_below(self.folder, f"{below}/" if below else "")
         return sorted(name for name in names if name.startswith(prefix) and name not in OWN_FILES)
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return self._path(name).stat().st_size
 
     def read(self, name: str) -> bytes:
         """The whole content of a file."""
-        return self._path(name).read_bytes()
+        return self.read_part(name, 0, self.size(name))
 
-    def read_start(self, name: str, length: int) -> bytes:
-        """The first bytes of a file."""
-        with self._path(name).open("rb", buffering=0) as file:
-            return file.read(length) or b""
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """Part of a file's content."""
+        return read_part(self._path(name), offset, length)
 
     # While the node runs.
 
     def start(self) -> None:
         """Begin to carry out effects."""
-        self._flusher = Flusher(self._reserve.descriptor)
+        self._flusher = Flusher(self._reserve.descriptor if self._reserve.size else -1)
         self._reserve.on_given = self._flusher.wake
         self._thread.start()
 
@@ -218,6 +220,7 @@ class Files:
         for opened in self._opened.values():
             self._flusher.close_file(opened.descriptor)
         self._changes.put(None)
+        self._reserve.stop_waiting()
         self._thread.join(max(0, until - time.monotonic()))
         has_ended = self._flusher.close(max(0, until - time.monotonic())) and not self._thread.is_alive()
         self.collect()
@@ -370,18 +373,45 @@ class Files:
         return self.folder / file
 
 
+def names_below(folder: Path, below: str = "") -> Iterator[str]:
+    """Names of all files in a part of the folder ("" or ending in `/`), temporary ones left out."""
+    try:
+        entries = list(os.scandir(folder / below))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from names_below(folder, f"{below}{entry.name}/")
+        elif entry.is_file() and not entry.name.endswith(TEMPORARY):
+            yield below + entry.name
+
+
+def read_part(path: Path, offset: int, length: int) -> bytes:
+    """Up to `length` bytes of a file from `offset` on: fewer only at its end. An OSError names the file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.pread(descriptor, length, offset)
+        while len(data) < length and (more := os.pread(descriptor, length - len(data), offset + len(data))):
+            data += more
+        return data
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
+
+
 def _replace(path: Path, data: bytes, reserve: Reserve) -> None:
     if not path.parent.is_dir():
-        reserve.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True))
+        reserve.wait(lambda: path.parent.mkdir(parents=True, exist_ok=True))
         _flush_folder(path.parent.parent)
     temporary = path.with_name(path.name + TEMPORARY)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    descriptor = reserve.retry(lambda: os.open(temporary, flags, 0o640))
+    descriptor = reserve.wait(lambda: os.open(temporary, flags, 0o640))
     try:
         written = 0
         while written < len(data):
             rest = memoryview(data)[written:]
-            written += reserve.retry(partial(os.write, descriptor, rest))
+            written += reserve.wait(partial(os.write, descriptor, rest))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -12,6 +12,7 @@ cdef extern from "<fcntl.h>" nogil:
 cdef enum:
     APPEND, READ, RESERVE, FLUSH, FLUSH_FOLDER, MARK, CLOSE, STOP  # from FLUSH on: after a batch's writes
     PIECES_MAX = 256
+    FULL_WAIT_US = 20000  # between two attempts to write to a full disk
 
 ctypedef Order* Link
 ctypedef Link* Slot
@@ -29,3 +30,4 @@ cdef struct Shared:
     Slot waiting_end, done_end
     int work_fd, wake_fd, failed_fd, reserve_fd
     uint64_t flushes, given
+    bint is_closing

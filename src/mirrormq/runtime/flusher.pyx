@@ -4,7 +4,8 @@ Orders are carried out in the order given: the thread takes all that wait at onc
 flushes each file that somebody waits for once (group commit by completion), then reports. After the first
 failing write or flush all is refused with ECANCELED: a flush is never tried again, as the system may have
 thrown the pages away. A failing read is the business of that read only. A write that finds the disk full
-gives up the reserve, says so at once, and goes on where it stopped; if that is not enough it has failed.
+gives up the reserve, says so at once, and goes on where it stopped. If that is not enough it waits for
+space, and all behind it waits too: a full disk has forgotten nothing. Without a reserve it has failed.
 
 The thread sees raw pointers; the objects behind them are held by the order until `take` lets go of them on
 the caller's thread. A descriptor belongs to the caller until `close_file`, which follows all earlier orders.
@@ -19,7 +20,7 @@ from libc.errno cimport EDQUOT, EINTR, EIO, ENOSPC, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from posix.uio cimport iovec, writev
-from posix.unistd cimport close, fdatasync, fsync, ftruncate, pread, read, write
+from posix.unistd cimport close, fdatasync, fsync, ftruncate, pread, read, usleep, write
 
 cdef void ring(int eventfd) noexcept nogil:
     cdef uint64_t one = 1
@@ -51,7 +52,9 @@ cdef void write_run(Shared* s, Link first) noexcept nogil:
         order = order.next
     while count and s.failed_fd < 0:
         n = writev(first.fd, piece, count)
-        if n < 0 and errno in (ENOSPC, EDQUOT) and not is_again and give_reserve(s):
+        if n < 0 and errno in (ENOSPC, EDQUOT) and not s.is_closing and (is_again or give_reserve(s)):
+            if is_again:
+                usleep(FULL_WAIT_US)
             is_again = True
         elif n == 0 or (n < 0 and errno != EINTR):
             first.error, s.failed_fd = errno if n else EIO, first.fd
@@ -186,6 +189,7 @@ cdef class Flusher:
         return taken
 
     def close(self, timeout_s):
+        self.s.is_closing = True  # who still waits for space has waited long enough
         self.add(STOP, -1, 0)
         self.thread.join(timeout_s)
         return not self.thread.is_alive()

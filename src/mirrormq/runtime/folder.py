@@ -16,8 +16,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from mirrormq.base import limits
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.processes import describe_process
@@ -36,13 +34,17 @@ class DataFolder:
         self._lock = lock
         self.key = ""
 
-    def announce(self, name: str, amqp: list[str], http: str | None) -> bytes:
-        """Write node.json, replacing it whole, and return its content."""
-        content = msgspec.json.encode({"name": name, "pid": os.getpid(), "amqp": amqp, "http": http})
+    def announce(self, content: bytes) -> None:
+        """Write node.json, replacing it whole."""
         temporary = self.path / "node.json.new"
         temporary.write_bytes(content)
         temporary.replace(self.path / "node.json")
-        return content
+
+    def withdraw(self) -> None:
+        """Nobody answers where node.json says."""
+        for name in ("node.json", "node.json.new"):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
 
     def cluster_secret(self, setting: str) -> bytes:
         """Return the secret that the nodes of a cluster share: the setting, else the file `cluster.secret`.
@@ -61,8 +63,7 @@ class DataFolder:
 
     def close(self) -> None:
         """Give the folder up."""
-        with contextlib.suppress(OSError):
-            (self.path / "node.json").unlink()
+        self.withdraw()
         os.close(self._lock)
 
 
@@ -168,8 +169,10 @@ def _check_format(path: Path) -> None:
         # Written before anything else, so that a folder with data always has it.
         version.write_text(f"{FORMAT}\n", encoding="ascii")
         return
-    if not written.isdigit():
-        raise StartError(f"{version} does not hold a number: {path} is damaged or no MirrorMQ data folder.")
+    if not written.isdigit() or int(written) < 1:
+        raise StartError(
+            f"{version} does not hold the number of a format: {path} is damaged or no MirrorMQ data folder."
+        )
     if int(written) > FORMAT:
         raise StartError(
             f"Data folder {path} was written by a newer MirrorMQ (format {written}, known here: {FORMAT}):"

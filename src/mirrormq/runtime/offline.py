@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mirrormq.base.errors import FolderUnusable
 from mirrormq.log import checkpoint
@@ -21,9 +21,10 @@ from mirrormq.meta.records import Queue as QueueRecord
 from mirrormq.meta.recovery import FOLDER, read_all
 from mirrormq.meta.state import MetaState
 from mirrormq.runtime.faults import StartError
-from mirrormq.runtime.files import TEMPORARY
+from mirrormq.runtime.files import names_below, read_part
 from mirrormq.runtime.folder import OWN_FILES, locked
 
+T = TypeVar("T")
 DATA = 65
 NO_INPUT = 66
 UNAVAILABLE = 69
@@ -38,12 +39,7 @@ class FolderDisk:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        names = (
-            path.relative_to(folder).as_posix()
-            for path in folder.rglob("*")
-            if path.is_file() and not path.name.endswith(TEMPORARY)
-        )
-        self._names = sorted(name for name in names if name not in OWN_FILES)
+        self._names = sorted(name for name in names_below(folder) if name not in OWN_FILES)
 
     def list(self, prefix: str) -> list[str]:
         """Names of the files that begin with `prefix`, sorted."""
@@ -54,10 +50,21 @@ class FolderDisk:
             at += 1
         return found
 
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return self._try(name, lambda path: path.stat().st_size)
+
     def read(self, name: str) -> bytes:
         """The whole content of a file."""
+        return self._try(name, Path.read_bytes)
+
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """Part of a file's content."""
+        return self._try(name, lambda path: read_part(path, offset, length))
+
+    def _try(self, name: str, attempt: Callable[[Path], T]) -> T:
         try:
-            return (self._folder / name).read_bytes()
+            return attempt(self._folder / name)
         except OSError as error:
             raise FolderUnusable(DATA, f"{name} cannot be read: {error.strerror}") from error
 

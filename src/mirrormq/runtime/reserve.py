@@ -3,13 +3,15 @@
 Publishers are held when little space is left, long before this is touched. If the disk becomes full all the
 same, because another program took the rest, the file is emptied, and what must go on (removals, checkpoints,
 definitions) goes on in its space, so that consumers can drain the queues and nobody has to help. Publishers
-wait until the file has been made again.
+wait until the file has been made again. If even that space is taken, writing waits until there is some: the
+node stays up, and one that is started on such a disk comes up, tells what is wrong and holds its publishers.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +20,8 @@ from mirrormq.base import limits
 
 NAME = "reserve"
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_WAIT_S = 0.02
+"""Between two attempts to write to a full disk."""
 T = TypeVar("T")
 
 
@@ -31,6 +35,7 @@ class Reserve:
         self.given = 0
         """How often it was given up here; the flusher counts for itself."""
         self.on_given: Callable[[], None] = _nothing
+        self._is_closing = threading.Event()
         self._path = folder / NAME
         self.descriptor = -1
         if size:
@@ -79,6 +84,26 @@ class Reserve:
                 raise
             self.give()
             return attempt()
+
+    def wait(self, attempt: Callable[[], T]) -> T:
+        """The same off the loop: where a reserve is kept, wait for space if giving it up was not enough."""
+        try:
+            return self.retry(attempt)
+        except OSError as error:
+            if error.errno not in FULL or not self.size:
+                raise
+            full = error
+        while not self._is_closing.wait(FULL_WAIT_S):
+            try:
+                return attempt()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+        raise full
+
+    def stop_waiting(self) -> None:
+        """Who still waits for space has waited long enough."""
+        self._is_closing.set()
 
     def close(self) -> None:
         """Let go of the file."""

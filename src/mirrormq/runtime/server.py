@@ -43,7 +43,7 @@ from mirrormq.runtime.hashing import Cost, make_hash
 from mirrormq.runtime.listener import Door
 from mirrormq.runtime.logs import Log
 from mirrormq.runtime.ports import bind, bound_address
-from mirrormq.runtime.reserve import Reserve
+from mirrormq.runtime.reserve import FULL, Reserve
 from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.tls import make_context, reload_files
 from mirrormq.runtime.values import Address
@@ -153,11 +153,17 @@ class Server:
         # Hashing the first user's password takes tens of milliseconds: only a folder without data needs it.
         first = [] if self.files.list("meta/") else self._first_commands()
         try:
-            for name in self.files.list(segments.PREFIX):
-                segments.check_version(name, self.files.read_start(name, segments.HEAD_BYTES))
+            damaged = self._check_segments()
             recovered = self.node.start(now, self.files, first)
         except (MetaDamaged, MetaTooNew, LogRefused) as error:
             raise StartError(f"Data folder {folder.path}: {error}.") from None
+        except OSError as error:
+            what = f"{error.filename} cannot be read: {error.strerror}"
+            raise StartError(f"Data folder {folder.path}: {what}.") from None
+        for name in damaged - set(self.node.recycler.orphans):
+            self.note(
+                "warning", f"the head of {name} is damaged; its records are served as long as they are whole"
+            )
         self.driver.disk = self.files
         self.files.start()
         self.loop.add_reader(self.files.fileno(), self.files.collect)
@@ -170,6 +176,16 @@ class Server:
             entries=recovered.entries,
             torn_bytes=recovered.torn_bytes,
         )
+
+    def _check_segments(self) -> set[str]:
+        """Refuse those of a newer version; returns the ones whose head is damaged."""
+        damaged = set()
+        for name in self.files.list(segments.PREFIX):
+            head = self.files.read_part(name, 0, segments.HEAD_BYTES)
+            segments.check_version(name, head)
+            if segments.read_file_head(head) != segments.identify(name):
+                damaged.add(name)
+        return damaged
 
     def _open_reserve(self, undo: contextlib.AsyncExitStack) -> None:
         size, folder = self.settings.disk_reserve_bytes, self.folder.path
@@ -254,16 +270,26 @@ class Server:
         urls = [bound.url() for bound in self.bound]
         http = self.http.url if self.http is not None else None
         name = self.settings.node_name
-        try:
-            content = self.reserve.retry(lambda: self.folder.announce(name, urls, http))
-        except OSError as error:
-            path = self.folder.path
-            raise StartError(f"Data folder {path} cannot be written: {error.strerror}.") from None
+        content = msgspec.json.encode({"name": name, "pid": os.getpid(), "amqp": urls, "http": http})
+        self._unannounced = content
+        self._write_announcement()
         self.manager.ready(f"accepting AMQP on {', '.join(urls)}")
         self.note(
             "info", "accepting connections", node=self.settings.node_name, amqp=",".join(urls), http=http
         )
         return Ready(urls, http, content)
+
+    def _write_announcement(self) -> None:
+        """Tell `ctl` where the node answers; on a full disk later."""
+        try:
+            self.reserve.retry(lambda: self.folder.announce(self._unannounced))
+        except OSError as error:
+            self.folder.withdraw()  # what an earlier process left there is wrong
+            if error.errno not in FULL or not self.reserve.size:
+                path = self.folder.path
+                raise StartError(f"Data folder {path} cannot be written: {error.strerror}.") from None
+            return
+        self._unannounced = b""
 
     # While it runs.
 
@@ -286,6 +312,8 @@ class Server:
             self.is_reserve_missing = missing > 0
             text = "the disk is full: its reserve is in use" if missing else "the reserve is there again"
             self.note("warning" if missing else "info", text, bytes=self.reserve.size, free=free)
+            if self._unannounced and not missing:
+                self._write_announcement()
         self.driver.gauges(self.gauges.memory_used(), max(0, free - missing), is_full=missing > 0)
 
     def _stop_watching(self) -> None:

@@ -75,9 +75,13 @@ class MemoryDisk:
         assert found is not None, name
         return found
 
-    def read_part(self, name: str, offset: int, size: int) -> bytes:
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return len(self.read(name))
+
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
         """Part of a file's content."""
-        return self.read(name)[offset : offset + size]
+        return self.read(name)[offset : offset + length]
 
     # --- DiskOutbox ---
 

@@ -293,7 +293,7 @@ def test_a_newer_format_is_refused_and_a_damaged_one_too(tmp_path: Path) -> None
     with pytest.raises(StartError, match="written by a newer MirrorMQ \\(format 99"):
         open_folder(tmp_path, fresh=False)
     (tmp_path / "VERSION").write_text("what\n")
-    with pytest.raises(StartError, match="does not hold a number"):
+    with pytest.raises(StartError, match="does not hold the number of a format"):
         open_folder(tmp_path, fresh=False)
 
 
@@ -319,9 +319,8 @@ def test_fresh_empties_a_data_folder_but_never_a_foreign_one(tmp_path: Path) -> 
 
 def test_the_node_is_announced_while_it_runs(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, fresh=False)
-    content = folder.announce("n@h", ["amqp://127.0.0.1:5672"], None)
-    assert (tmp_path / "node.json").read_bytes() == content
-    assert b'"amqp":["amqp://127.0.0.1:5672"],"http":null' in content
+    folder.announce(b'{"name":"n@h"}')
+    assert (tmp_path / "node.json").read_bytes() == b'{"name":"n@h"}'
     folder.close()
     assert not (tmp_path / "node.json").exists()
 
@@ -346,6 +345,30 @@ def test_a_full_disk_is_met_once_with_the_reserve(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="still full"):
         reserve.retry(attempt)
     assert reserve.given == 2
+    reserve.close()
+
+
+def test_who_waits_for_space_gets_it_when_there_is_some_and_gives_up_at_the_end(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path, 10_000, 0)
+    reserve.make(1 << 40)
+    full = [OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "full"), OSError(errno.ENOSPC, "full")]
+    outcomes: list[object] = [*full, "done"]
+
+    def attempt() -> object:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    assert reserve.wait(attempt) == "done"
+    assert reserve.given == 1, "what is gone is not given up again"
+    outcomes += [OSError(errno.ENOSPC, "full"), OSError(errno.EIO, "broken")]
+    with pytest.raises(OSError, match="broken"):
+        reserve.wait(attempt)
+    reserve.stop_waiting()
+    outcomes += full[:2]
+    with pytest.raises(OSError, match="full"):
+        reserve.wait(attempt)
     reserve.close()
 
 

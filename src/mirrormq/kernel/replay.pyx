@@ -1,0 +1,166 @@
+# cython: language_level=3
+"""Reading many batches at once after a restart: a journal may hold half a million of them.
+
+Guarantee: only whole batches are looked at (each is checked here), and reading stops at the first that is
+not; whether that is the end or damage is for the caller to find out. Learning only ever adds to what is dead,
+so the order in which the rarer records are heeded does not matter.
+"""
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from mirrormq.kernel.index cimport Entry, list_push
+from mirrormq.kernel.ranges cimport RangeSet
+from mirrormq.kernel.records cimport (FLAG_PERSISTENT, HEAD, KIND_EPOCH, KIND_HORIZON, KIND_PUBLISH,
+                                      KIND_REMOVE, RECORD, SPAN_BYTES, TAIL, Head, entry_of, get32, get64,
+                                      whole_at)
+from mirrormq.kernel.store cimport QueueStore
+
+cdef uint64_t LETTER_PID = <uint64_t>1 << 63
+
+
+@cython.final
+cdef class Replay:
+    """One queue while the journal is read: what is known of it so far."""
+
+    cdef QueueStore core
+    cdef RangeSet dead
+    cdef RangeSet dying
+    cdef dict letters
+    cdef object note_place
+    cdef readonly RangeSet seen      # seqs of the records that were found
+    cdef public uint64_t end
+    cdef public uint64_t epoch
+    cdef public uint64_t last_wall
+    cdef public uint64_t horizon
+    cdef public uint64_t after       # restored is only what lies above this seq
+    cdef object file                 # where the last place is
+    cdef uint64_t place
+
+    def __init__(self, QueueStore core not None, RangeSet dead not None, RangeSet dying not None,
+                 dict letters not None, object note_place):
+        self.core = core
+        self.dead = dead
+        self.dying = dying
+        self.letters = letters
+        self.note_place = note_place
+        self.seen = RangeSet()
+
+    cdef int heed(self, const uint8_t* p, const Head* h, list rare) except -1:
+        """Take what a batch says that the checkpoint does not; `rare` gets the kinds not for here."""
+        cdef uint32_t i, size
+        cdef uint64_t pid
+        self.end = h.first_seq + h.records - 1
+        self.epoch = max(self.epoch, h.epoch)
+        self.last_wall = max(self.last_wall, h.time)
+        p += HEAD
+        for i in range(h.records):
+            size = get32(p)
+            if p[8] == KIND_PUBLISH:
+                pid = get64(p + RECORD + 16)
+                if pid & LETTER_PID:
+                    # Letters of one source come in the order of their numbers.
+                    self.letters[pid & ~LETTER_PID] = get64(p + RECORD + 24)
+            else:
+                self.dead.put(h.first_seq + get32(p + 4), h.first_seq + get32(p + 4))
+                if p[8] == KIND_REMOVE and p[9] == 0:
+                    self.bury(p + RECORD, size)
+                elif p[8] == KIND_HORIZON and size == 8:
+                    self.horizon = max(self.horizon, get64(p + RECORD))
+                elif p[8] != KIND_EPOCH:
+                    payload = PyBytes_FromStringAndSize(<char*>p + RECORD, size)
+                    rare.append((h.queue_id, p[8], p[9], payload))
+            p += RECORD + size
+        return 0
+
+    cdef int bury(self, const uint8_t* p, uint32_t size) except -1:
+        """The spans of a removal are dead."""
+        cdef uint32_t at = 8
+        while at + SPAN_BYTES <= size:
+            self.dead.put(get64(p + at), get64(p + at + 8))
+            at += SPAN_BYTES
+        return 0
+
+    cdef int restore(self, const uint8_t* p, const Head* h, bint only_dying, uint64_t* counts) except -1:
+        """Make the live publishes of a batch ready again, or dying."""
+        cdef uint32_t i, size
+        cdef uint64_t seq
+        cdef Entry e
+        p += HEAD
+        for i in range(h.records):
+            size = get32(p)
+            seq = h.first_seq + get32(p + 4)
+            if p[8] == KIND_PUBLISH and seq > self.after and not self.dead.has(seq):
+                if self.dying.has(seq):
+                    e = entry_of(p, size, seq, self.horizon)
+                    e.flags = 0  # why it died is known to the log
+                    list_push(&self.core.dying, &e)
+                    self.core.note_touch()
+                elif only_dying:
+                    pass
+                elif not p[9] & FLAG_PERSISTENT:
+                    self.dead.put(seq, seq)
+                    counts[1] += 1
+                else:
+                    e = entry_of(p, size, seq, self.horizon)
+                    self.core.make_ready(&e)
+                    counts[0] += 1
+            p += RECORD + size
+        return 0
+
+
+def learn(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple where not None) -> tuple:
+    """First pass: heed the batches that begin before `limit`, of the queues by their ids.
+
+    `where`: the file, the offset of `data` in it, and the least distance of two places. Returns (bytes dealt
+    with, [(queue id, kind, flags, payload) of rarer records], [(queue id, offset, first, last) of missing
+    ones]).
+    """
+    cdef uint64_t at = 0
+    cdef uint64_t n = data.shape[0]
+    cdef uint64_t base = where[1]
+    cdef uint64_t distance = where[2]
+    cdef object file = where[0]
+    cdef list rare = []
+    cdef list missing = []
+    cdef Head h
+    cdef Replay queue
+    while at < limit and at < n and whole_at(&data[at], n - at, &h) and h.records:
+        if h.queue_id:
+            queue = queues.get(h.queue_id)
+            if queue is not None:
+                if queue.file is not file or base + at - queue.place >= distance:
+                    queue.note_place(h.first_seq, file, base + at)
+                    queue.file = file
+                    queue.place = base + at
+                queue.seen.put(h.first_seq, h.first_seq + h.records - 1)
+                if h.first_seq + h.records - 1 > queue.end:  # else the checkpoint has it
+                    if h.first_seq > queue.end + 1:
+                        missing.append((h.queue_id, base + at, queue.end + 1, h.first_seq - 1))
+                    queue.heed(&data[at], &h, rare)
+        at += HEAD + <uint64_t>h.size + TAIL
+    return at, rare, missing
+
+
+def restore(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple memory not None,
+            bint only_dying=False) -> tuple:
+    """Second pass: make the live publishes of the batches that begin before `limit` ready again, or dying.
+
+    `memory`: a queue with more bytes in memory than the first number keeps only as many entries as the second
+    says. Returns (bytes dealt with, restored to ready, transient ones dropped).
+    """
+    cdef uint64_t at = 0
+    cdef uint64_t n = data.shape[0]
+    cdef uint64_t most = memory[0]
+    cdef uint64_t keep = memory[1]
+    cdef uint64_t[2] counts = [0, 0]
+    cdef Head h
+    cdef Replay queue
+    while at < limit and at < n and whole_at(&data[at], n - at, &h) and h.records:
+        queue = queues.get(h.queue_id) if h.publishes else None
+        if queue is not None:
+            queue.restore(&data[at], &h, only_dying, counts)
+            if queue.core.resident > most:
+                queue.core.spill(keep, most // 2)
+        at += HEAD + <uint64_t>h.size + TAIL
+    return at, counts[0], counts[1]
