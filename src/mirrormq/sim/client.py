@@ -146,6 +146,8 @@ class SimClient:
             self._committed()
         elif isinstance(method, methods.QueuePurgeOk):
             self._purged()
+        elif isinstance(method, methods.BasicRecoverOk):
+            self.held.clear()  # what was on its way when we asked has gone back too
         elif isinstance(method, methods.QueueDeclareOk):
             self.declaring.popleft().declared()
         elif isinstance(method, methods.QueueDeleteOk):
