@@ -198,7 +198,8 @@ read_back_bytes = 1024 * 1024
 """Bytes read from disk at once for a queue whose head lies there."""
 
 recycle_slice_bytes = 1024 * 1024
-"""Bytes of a journal file emptied in one step: about a millisecond."""
+recycle_slice_batches = 200
+"""Bytes, and about how many batches, of a file copied in one step: about a millisecond."""
 
 segment_bytes_min = 1024 * 1024
 segment_bytes_max = 64 * 1024 * 1024
@@ -228,6 +229,36 @@ pace_window_us = 50_000
 
 segment_dead_bytes_max = 16 * 1024 * 1024
 """Bytes in dead segments at which they are given back without waiting for the journal to fill."""
+
+segment_live_part_min = 4
+"""A segment of which less than one in so many messages is live is rewritten."""
+
+segment_rewrite_bytes_max = 64 * 1024 * 1024
+"""Bytes of neighbouring segments rewritten at once; the journal is not emptied meanwhile."""
+assert segment_rewrite_bytes_max >= segment_bytes_max, "every segment must be rewritable"
+
+rewrite_look_publishes = 1_000_000
+"""Messages of segments looked at in one search for mostly dead ones: about a millisecond at most."""
+
+rewrite_look_segments = 64
+"""Segments of one queue looked at together."""
+
+index_mark_bytes = 4 * 1024 * 1024
+"""Distance of what the checkpoint remembers of a segment's inside: how much is read to find a record there
+after a restart.
+"""
+
+range_slice_bytes = 128 * 1024
+"""Bytes read from disk at once for a reader of a range of records: about a millisecond if they are tiny."""
+
+cursors_max = 64
+"""Cursors of one queue."""
+
+cursor_bytes_max = 1024 * 1024 * 1024
+"""Bytes kept for a cursor alone before it is lost (the default of x-cursor-max-bytes)."""
+
+cursor_age_us = 7 * 24 * 3600 * 1_000_000
+"""Time without its reader before a cursor is lost (the default of x-cursor-max-age)."""
 
 # --- backup ---
 copy_slice_bytes = 1024 * 1024

@@ -299,7 +299,11 @@ class Queue:
 
     def fail(self, reason: str) -> None:
         """Committed data cannot be read: serve nothing of this queue any more, and say so to everybody."""
+        if self.damage is not None:
+            return
         self.damage = reason
+        if isinstance(self.log, DurableLog):
+            self.log.damage = reason
         consumers = self.consumers.clear()
         self.core.set_consumers([])
         cure = "restore the data folder from a backup, or delete the queue"

@@ -84,9 +84,11 @@ class ReadBack:
         except ValueError as mismatch:
             self._damaged(f"{ask.file} does not hold what it should: {mismatch}")
             return
+        # Records that are no publishes were passed too: others who read need them found before this place.
+        passed = max(records.last_seq(data, at) for at, head in found.batches if head[1] == log.queue_id)
         # The file may have been emptied into a segment while it was being read.
-        if upto < self._log.end and self._log.places.knows(ask.file):
-            self._log.places.insert([Place(upto + 1, ask.file, ask.offset + found.resume)])
+        if passed < log.end and log.places.knows(ask.file):
+            log.places.insert([Place(passed + 1, ask.file, ask.offset + found.resume)])
         self._core.touch()
         self.start()
 

@@ -375,15 +375,23 @@ def last_seq(const uint8_t[::1] data, uint64_t at) -> int:
     return h.first_seq + offset
 
 
-def copy_live(const uint8_t[::1] data, uint64_t at, RangeSet dead not None, uint64_t after) -> tuple | None:
-    """(batch with only the live publishes above seq `after`, how many, first seq, last seq, how many of them
-    are transient), None if there are none."""
+cdef inline bint is_taken(const uint8_t* p, uint64_t seq, RangeSet dead, uint64_t after, uint64_t keep,
+                          uint64_t end) noexcept:
+    """Does a copy hold this record? Between the bounds: all from `keep` on, and live publishes before it."""
+    if seq <= after or seq >= end:
+        return False
+    return seq >= keep or (p[8] == KIND_PUBLISH and not dead.has(seq))
+
+
+cdef tuple copy_records(const uint8_t[::1] data, uint64_t at, RangeSet dead, uint64_t after, uint64_t keep,
+                        uint64_t end):
     cdef Head h
     cdef const uint8_t* p
     cdef uint32_t i, size
     cdef uint64_t seq
     cdef uint64_t total = 0
     cdef uint32_t kept = 0
+    cdef uint32_t publishes = 0
     cdef uint32_t transient = 0
     cdef uint64_t low = 0
     cdef uint64_t high = 0
@@ -395,13 +403,15 @@ def copy_live(const uint8_t[::1] data, uint64_t at, RangeSet dead not None, uint
     for i in range(h.records):
         size = get32(p)
         seq = h.first_seq + get32(p + 4)
-        if p[8] == KIND_PUBLISH and seq > after and not dead.has(seq):
+        if is_taken(p, seq, dead, after, keep, end):
             total += RECORD + size
             if kept == 0:
                 low = seq
             high = seq
             kept += 1
-            transient += not p[9] & FLAG_PERSISTENT
+            if p[8] == KIND_PUBLISH:
+                publishes += 1
+                transient += not p[9] & FLAG_PERSISTENT
         p += RECORD + size
     if kept == 0:
         return None
@@ -412,14 +422,30 @@ def copy_live(const uint8_t[::1] data, uint64_t at, RangeSet dead not None, uint
     for i in range(h.records):
         size = get32(p)
         seq = h.first_seq + get32(p + 4)
-        if p[8] == KIND_PUBLISH and seq > after and not dead.has(seq):
+        if is_taken(p, seq, dead, after, keep, end):
             memcpy(q, p, RECORD + size)
             set32(q + 4, <uint32_t>(seq - low))
             q += RECORD + size
         p += RECORD + size
-    h = Head(<uint32_t>total, 0, h.queue_id, h.epoch, low, kept, kept, h.time)
+    h = Head(<uint32_t>total, 0, h.queue_id, h.epoch, low, kept, publishes, h.time)
     seal(start, &h)
-    return out, kept, low, high, transient
+    return out, kept, publishes, low, high, transient
+
+
+def copy_kept(const uint8_t[::1] data, uint64_t at, RangeSet dead not None, uint64_t after,
+              uint64_t keep) -> tuple | None:
+    """What stays of a whole batch above seq `after`: live publishes, and everything from `keep` on.
+
+    (batch, records, publishes, first seq, last seq, transient publishes), None if nothing stays.
+    """
+    return copy_records(data, at, dead, after, keep, <uint64_t>-1)
+
+
+def cut(const uint8_t[::1] data, uint64_t at, uint64_t first, uint64_t end) -> tuple | None:
+    """The records first <= seq < end of a whole batch, as `copy_kept` gives them."""
+    if first == 0:
+        raise ValueError("seqs begin with 1")
+    return copy_records(data, at, RangeSet(), first - 1, 0, end)
 
 
 def transient_seqs(const uint8_t[::1] data, uint64_t at) -> list:

@@ -18,22 +18,35 @@ class Replay:
     horizon: int
     after: int
     """Restored is only what lies above this seq."""
+    since: int
+    """Files with a lower serial do not count for this queue."""
+    index_start: int
+    @property
+    def last_serial(self) -> int: ...
+    @property
+    def published(self) -> int: ...
+    @property
+    def written(self) -> int: ...
+    @property
+    def published_covered(self) -> int: ...
+    @property
+    def written_covered(self) -> int: ...
     def __init__(
         self,
         core: QueueStore,
         dead: RangeSet,
         dying: RangeSet,
         letters: dict[int, int],
-        note_place: Callable[[int, str, int], None],
+        notes: tuple[Callable[[int, str, int, tuple[int, int, int]], None], Callable[[int, int], None]],
     ) -> None: ...
 
 def learn(
-    queues: dict[int, Replay], data: _Data, limit: int, where: tuple[str, int, int]
+    queues: dict[int, Replay], data: _Data, limit: int, where: tuple[str, int, int, int]
 ) -> tuple[int, list[tuple[int, int, int, bytes]], list[tuple[int, int, int, int]]]: ...
 def restore(
     queues: dict[int, Replay],
     data: _Data,
     limit: int,
-    memory: tuple[int, int],
+    memory: tuple[int, int, int],
     only_dying: bool = ...,
 ) -> tuple[int, int, int]: ...

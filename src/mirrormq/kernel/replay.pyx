@@ -28,23 +28,47 @@ cdef class Replay:
     cdef RangeSet dying
     cdef dict letters
     cdef object note_place
+    cdef object note_epoch
     cdef readonly RangeSet seen      # seqs of the records that were found
     cdef public uint64_t end
     cdef public uint64_t epoch
     cdef public uint64_t last_wall
     cdef public uint64_t horizon
     cdef public uint64_t after       # restored is only what lies above this seq
+    cdef public uint64_t since       # files with a lower serial do not count for this queue
+    cdef readonly uint64_t last_serial
+    cdef readonly uint64_t published # publishes and bytes of the batches found so far
+    cdef readonly uint64_t written
+    cdef readonly uint64_t published_covered  # those of them that the checkpoint has
+    cdef readonly uint64_t written_covered
+    cdef public uint64_t index_start
+    cdef uint64_t noted_epoch
     cdef object file                 # where the last place is
     cdef uint64_t place
 
     def __init__(self, QueueStore core not None, RangeSet dead not None, RangeSet dying not None,
-                 dict letters not None, object note_place):
+                 dict letters not None, tuple notes not None):
+        """`notes`: called with (seq, file, offset, (time, publishes before, bytes before)) of a new place,
+        and with (epoch, seq) of a new epoch."""
         self.core = core
         self.dead = dead
         self.dying = dying
         self.letters = letters
-        self.note_place = note_place
+        self.note_place, self.note_epoch = notes
         self.seen = RangeSet()
+
+    cdef int count(self, const Head* h, uint64_t serial) except -1:
+        """One more batch was found."""
+        if h.epoch != self.noted_epoch:
+            self.note_epoch(h.epoch, h.first_seq)
+            self.noted_epoch = h.epoch
+        self.last_serial = serial
+        self.published += h.publishes
+        self.written += HEAD + <uint64_t>h.size + TAIL
+        if h.first_seq + h.records - 1 <= self.end:
+            self.published_covered = self.published
+            self.written_covered = self.written
+        return 0
 
     cdef int heed(self, const uint8_t* p, const Head* h, list rare) except -1:
         """Take what a batch says that the checkpoint does not; `rare` gets the kinds not for here."""
@@ -112,14 +136,15 @@ cdef class Replay:
 def learn(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple where not None) -> tuple:
     """First pass: heed the batches that begin before `limit`, of the queues by their ids.
 
-    `where`: the file, the offset of `data` in it, and the least distance of two places. Returns (bytes dealt
-    with, [(queue id, kind, flags, payload) of rarer records], [(queue id, offset, first, last) of missing
-    ones]).
+    `where`: the file, the offset of `data` in it, the least distance of two places, and the file's serial.
+    Returns (bytes dealt with, [(queue id, kind, flags, payload) of rarer records], [(queue id, offset, first,
+    last) of missing ones]).
     """
     cdef uint64_t at = 0
     cdef uint64_t n = data.shape[0]
     cdef uint64_t base = where[1]
     cdef uint64_t distance = where[2]
+    cdef uint64_t serial = where[3]
     cdef object file = where[0]
     cdef list rare = []
     cdef list missing = []
@@ -128,11 +153,12 @@ def learn(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple w
     while at < limit and at < n and whole_at(&data[at], n - at, &h) and h.records:
         if h.queue_id:
             queue = queues.get(h.queue_id)
-            if queue is not None:
+            if queue is not None and serial >= queue.since:
                 if queue.file is not file or base + at - queue.place >= distance:
-                    queue.note_place(h.first_seq, file, base + at)
+                    queue.note_place(h.first_seq, file, base + at, (h.time, queue.published, queue.written))
                     queue.file = file
                     queue.place = base + at
+                queue.count(&h, serial)
                 queue.seen.put(h.first_seq, h.first_seq + h.records - 1)
                 if h.first_seq + h.records - 1 > queue.end:  # else the checkpoint has it
                     if h.first_seq > queue.end + 1:
@@ -153,12 +179,13 @@ def restore(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple
     cdef uint64_t n = data.shape[0]
     cdef uint64_t most = memory[0]
     cdef uint64_t keep = memory[1]
+    cdef uint64_t serial = memory[2]
     cdef uint64_t[2] counts = [0, 0]
     cdef Head h
     cdef Replay queue
     while at < limit and at < n and whole_at(&data[at], n - at, &h) and h.records:
         queue = queues.get(h.queue_id) if h.publishes else None
-        if queue is not None:
+        if queue is not None and serial >= queue.since:
             queue.restore(&data[at], &h, only_dying, counts)
             if queue.core.resident > most:
                 queue.core.spill(keep, most // 2)

@@ -1,26 +1,34 @@
 """The checkpoint: what recovery must know that is no longer in the journal.
 
 One file for all queues, replaced as a whole, so a crash leaves the old or the new one. It names the first
-journal file still needed and, for each queue, its end, horizon, dead seqs and segments. Each queue's part has
-its own checksum: damage to one queue's part is that queue's damage alone.
+journal file still needed and, for each queue, its end, horizon, dead seqs, segments and cursors. Each queue's
+part has its own checksum: damage to one queue's part is that queue's damage alone.
+
+The part of a damaged queue is written again as it was, unreadable or not, and names the journal file it
+begins with (`since`); those files are `kept` although the others no longer need them.
 """
 
 import struct
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
 from mirrormq.kernel.crc32c import crc32c
+from mirrormq.log.cursors import Cursor
 from mirrormq.log.disk import LogRefused
 from mirrormq.log.dying import Death
-from mirrormq.log.segments import Segment
+from mirrormq.log.index import Entry
+from mirrormq.log.segments import Mark, Segment
 
 NAME = "log/checkpoint"
 MAGIC = b"MQC1"
-VERSION = 1
+VERSION = 2
 BACKUP = "restore the data folder from a backup"
 _HEAD = struct.Struct("<4sIQI")
 _PART = struct.Struct("<QII")
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class QueuePart(msgspec.Struct, frozen=True, array_like=True):
@@ -37,6 +45,33 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     last_number: int = 0
     letters: list[tuple[int, int]] = []
     dying: list[Death] = []
+    low: int = 0
+    published: int = 0
+    written: int = 0
+    epochs: list[tuple[int, int]] = []
+    cursors: list[Cursor] = []
+    marks: list[tuple[int, int, int, int, int, int]] = []
+    """Per mark: number of the segment, offset, seq, time, publishes and bytes before it."""
+    since: int = 0
+    """Of a damaged queue: the first journal file it needs; 0 = the first that all need."""
+
+
+class RawPart(NamedTuple):
+    """A part that cannot be read."""
+
+    queue_id: int
+    payload: bytes
+    crc: int
+    since: int
+
+
+Part = QueuePart | RawPart
+
+
+class _Node(msgspec.Struct, frozen=True, array_like=True):
+    """What the checkpoint says of no queue: the part of queue 0."""
+
+    kept: list[tuple[int, int]] = []
 
 
 class Checkpoint(NamedTuple):
@@ -44,8 +79,15 @@ class Checkpoint(NamedTuple):
 
     first_serial: int
     parts: dict[int, QueuePart]
-    damaged: set[int]
+    damaged: dict[int, RawPart]
     """Queues whose part could not be read."""
+    kept: list[tuple[int, int]]
+    """(serial, end) of journal files before the first, which damaged queues need."""
+
+    @property
+    def oldest_serial(self) -> int:
+        """The first journal file that is needed by anybody."""
+        return min([self.first_serial, *(serial for serial, _ in self.kept)])
 
 
 class CheckpointDamaged(LogRefused):
@@ -56,14 +98,20 @@ class CheckpointTooNew(LogRefused):
     """The checkpoint was written by a newer version."""
 
 
-def encode(first_serial: int, parts: list[QueuePart]) -> bytes:
-    """The file's content."""
-    head = _HEAD.pack(MAGIC, VERSION, first_serial, len(parts))
+def encode(first_serial: int, parts: Sequence[Part], kept: Mapping[int, int] = _NONE) -> bytes:
+    """The file's content; `kept`: where the journal files that damaged queues need end, by serial."""
+    count = len(parts) + bool(kept)
+    head = _HEAD.pack(MAGIC, VERSION, first_serial, count)
     out = [head, struct.pack("<I", crc32c(head))]
+    if kept:
+        payload = msgspec.msgpack.encode(_Node(sorted(kept.items())))
+        out += [_PART.pack(0, len(payload), crc32c(payload)), payload]
     for part in parts:
+        if isinstance(part, RawPart):
+            out += [_PART.pack(part.queue_id, len(part.payload), part.crc), part.payload]
+            continue
         payload = msgspec.msgpack.encode(part)
-        out.append(_PART.pack(part.queue_id, len(payload), crc32c(payload)))
-        out.append(payload)
+        out += [_PART.pack(part.queue_id, len(payload), crc32c(payload)), payload]
     return b"".join(out)
 
 
@@ -80,7 +128,8 @@ def decode(data: bytes) -> Checkpoint:
             "start the version that wrote it"
         )
     parts: dict[int, QueuePart] = {}
-    damaged: set[int] = set()
+    damaged: dict[int, RawPart] = {}
+    node = _Node()
     at = _HEAD.size + 4
     for _ in range(count):
         if at + _PART.size > len(data):
@@ -89,19 +138,38 @@ def decode(data: bytes) -> Checkpoint:
         payload = data[at + _PART.size : at + _PART.size + size]
         at += _PART.size + size
         if len(payload) != size or crc32c(payload) != crc:
-            damaged.add(queue_id)
+            damaged[queue_id] = RawPart(queue_id, payload, crc, 0)
             continue
-        part = msgspec.msgpack.decode(payload, type=QueuePart)
-        if part.queue_id == queue_id:
-            parts[queue_id] = part
+        content = _content(payload)
+        if isinstance(content, _Node):
+            node = content
+            if queue_id:
+                raise CheckpointDamaged(f"{NAME} is damaged: {BACKUP}")
+        elif content.queue_id == queue_id:
+            parts[queue_id] = content
         else:
-            damaged.add(part.queue_id)
+            damaged[content.queue_id] = RawPart(content.queue_id, payload, crc, 0)
     if at != len(data):
         # A damaged length shifts all parts behind it, and queues would seem never to have had any.
         raise CheckpointDamaged(f"{NAME} is damaged between its parts: {BACKUP}")
-    return Checkpoint(first_serial, parts, damaged)
+    found = Checkpoint(first_serial, parts, damaged, node.kept)
+    for queue_id, raw in damaged.items():
+        damaged[queue_id] = raw._replace(since=found.oldest_serial)
+    return found
+
+
+def _content(payload: bytes) -> QueuePart | _Node:
+    try:
+        return msgspec.msgpack.decode(payload, type=QueuePart)
+    except msgspec.ValidationError:
+        return msgspec.msgpack.decode(payload, type=_Node)
 
 
 def segments_of(part: QueuePart) -> list[Segment]:
     """The segments a part lists."""
     return [Segment(*fields) for fields in part.segments]
+
+
+def marks_of(part: QueuePart) -> list[Mark]:
+    """What a part remembers of the inside of segments."""
+    return [Mark(number, offset, Entry(*entry)) for number, offset, *entry in part.marks]

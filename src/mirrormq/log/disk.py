@@ -22,6 +22,9 @@ from typing import Protocol
 ReadDone = Callable[[bytes | None, str | None], None]
 """Gets the bytes that were read, or None and why they could not be."""
 
+Reader = Callable[[str, int, int, ReadDone], None]
+"""Reads from a file at an offset so many bytes, and calls back."""
+
 
 class LogRefused(Exception):
     """The queue data in the folder cannot be served: damaged as a whole, or written by a newer version."""

@@ -11,6 +11,8 @@ Guarantees
 - `dying` holds what was sent to the dead-letter exchange and is not known to be durable there; it is live
   until its removal is written, purges included, and never ready again.
 - `letters` tells which dead letters this queue has, even if they have left it since.
+- Every record from `low` on is kept, whatever became of it; `cursors` hold it where it is.
+- The files of a log with `damage` stay as they are until it is repaired or its queue deleted.
 """
 
 import struct
@@ -24,11 +26,14 @@ from mirrormq.kernel import records
 from mirrormq.kernel.cores import QueueCore
 from mirrormq.kernel.ranges import RangeSet
 from mirrormq.log import dying
+from mirrormq.log.cursors import Cursors
 from mirrormq.log.dying import Death
+from mirrormq.log.index import Entry, SeqIndex
 from mirrormq.log.places import Places
 from mirrormq.log.segments import Segments
 
 if TYPE_CHECKING:
+    from mirrormq.log.checkpoint import Part
     from mirrormq.log.journal import Journal
 
 PURGE = 1
@@ -65,6 +70,22 @@ class DurableLog:
         """Number of the last death that was written."""
         self.letters: dict[int, int] = {}
         """Highest number of the dead letters in this log, by the id of the queue they died in."""
+        self.low = 1
+        """Every record from here on is kept: the lowest seq a reader of the whole stream may begin with."""
+        self.published = 0
+        """Publishes written so far."""
+        self.written = 0
+        """Bytes of batches written so far."""
+        self.index = SeqIndex()
+        self.cursors = Cursors(self)
+        self.damage: str | None = None
+        """Why the queue cannot be served."""
+        self.frozen: Part | None = None
+        """What checkpoints say of this log while it is damaged."""
+        self.since = 0
+        """Of a log that is or was damaged: the first journal file it needs, if that is kept for it alone."""
+        self.last_serial = 0
+        """The last journal file that may hold a record of this log."""
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
 
     # --- changes of the queue ---
@@ -76,6 +97,7 @@ class DurableLog:
             core, count, self.queue_id, self.epoch, first, self._wall(now)
         )
         self._add(batch, first, count, flush=persistent > 0, now=now)
+        self.published += count
         return first
 
     def settle(self, core: QueueCore, now: Now) -> None:
@@ -90,18 +112,18 @@ class DurableLog:
         upto = self.end
         held = [*held, *self.dying]
         payload = _U64.pack(self._wall(now)) + _U64.pack(upto) + b"".join(map(_U64.pack, sorted(held)))
-        self._other(records.REMOVE, PURGE, payload, now, flush=True)
+        self.write_other(records.REMOVE, PURGE, payload, now, flush=True)
         self.bury_purged(upto, held)
 
     def reach(self, seq: int, ahead: int, now: Now) -> None:
         """Entries from `seq` on are about to be delivered: keep the horizon `ahead` of them."""
         if self.horizon < seq + ahead // 2:
             self.horizon = seq + ahead
-            self._other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
+            self.write_other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
 
     def die(self, deaths: Sequence[Death], now: Now) -> None:
         """Write what is on its way to the dead-letter exchange. The letters behind it ask for the flush."""
-        self._other(records.DYING, 0, dying.encode(deaths), now, flush=False)
+        self.write_other(records.DYING, 0, dying.encode(deaths), now, flush=False)
         self.note_dying(deaths)
 
     def note_dying(self, deaths: Sequence[Death]) -> None:
@@ -145,6 +167,10 @@ class DurableLog:
         size = self.segments.size_of(file)
         return self._journal.ends.get(file) if size is None else size
 
+    def readable_end(self, file: str) -> int | None:
+        """Where the batches of a file end by now, those on their way to the disk included."""
+        return self._journal.size if file == self._journal.current else self.end_of(file)
+
     # --- the journal's side ---
 
     def mark(self) -> tuple[Seq, int]:
@@ -161,9 +187,14 @@ class DurableLog:
         while self._waiters and self._waiters[0][0] <= self.durable:
             self._waiters.popleft()[1]()
 
+    def raise_low(self, seq: int) -> None:
+        """Records before `seq` are about to be given up."""
+        self.low = max(self.low, seq)
+
     # --- helpers ---
 
-    def _other(self, kind: int, flags: int, payload: bytes, now: Now, *, flush: bool) -> None:
+    def write_other(self, kind: int, flags: int, payload: bytes, now: Now, *, flush: bool) -> None:
+        """Append a record that is no publish."""
         seq = Seq(self.end + 1)
         batch = records.encode_batch(
             self.queue_id, self.epoch, seq, self._wall(now), [(kind, flags, payload)]
@@ -173,7 +204,11 @@ class DurableLog:
 
     def _add(self, batch: bytes, first: int, count: int, *, flush: bool, now: Now) -> None:
         file, offset = self._journal.add(self, batch, flush=flush, now=now)
-        self.places.note(first, file, offset)
+        if self.places.note(first, file, offset):
+            self.index.note(Entry(first, self.last_wall, self.published, self.written))
+            self.last_serial = self._journal.serial
+        self.index.note_epoch(self.epoch, first)
+        self.written += len(batch)
         self.end = Seq(first + count - 1)
 
     def _wall(self, now: Now) -> int:

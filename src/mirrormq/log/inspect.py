@@ -98,6 +98,7 @@ class Report:
     records: int = 0
     size: int = 0
     live: int = 0
+    cursors: int = 0
     torn_bytes: int = 0
 
 
@@ -172,7 +173,8 @@ class Inspection:
             if owner.damage is not None and not any(owner.damage == fault.text for fault in report.faults):
                 report.faults.append(Fault(checkpoint.NAME, None, owner.log.queue_id, owner.damage))
             report.live += owner.log.dead.missing_count(1, owner.log.end) if owner.log.end else 0
-            self._check_segments(owner, report)
+            report.cursors += len(owner.log.cursors)
+            self._check_held(owner, self._check_segments(owner, report), report)
         for file in files:
             data = self._disk.read(file.name)[: file.end]
             report.journal_files += 1
@@ -182,8 +184,24 @@ class Inspection:
                 _count(report, head)
         return report
 
-    def _check_segments(self, owner: Owner, report: Report) -> None:
+    def _check_held(self, owner: Owner, present: RangeSet, report: Report) -> None:
+        """Every record from the lowest cursor on must be in a segment or in the journal."""
         log = owner.log
+        for first, last in self._recovery.seen(log.queue_id):
+            present.add(first, last)
+        low = max(log.cursors.low, log.low)
+        if low <= log.end and not present.covers(low, log.end):
+            lost = present.first_missing(low)
+            text = f"record {lost}, which a cursor holds, is neither in a segment nor in the journal"
+            report.faults.append(Fault(journal.PREFIX, None, log.queue_id, text))
+        if log.cursors.low < log.low:
+            text = f"a cursor stands at {log.cursors.low}, but records are kept from {log.low} on"
+            report.faults.append(Fault(checkpoint.NAME, None, log.queue_id, text))
+
+    def _check_segments(self, owner: Owner, report: Report) -> RangeSet:
+        """Check the segments of a queue; returns the seqs they hold."""
+        log = owner.log
+        everything = RangeSet()
         for segment in log.segments.all:
             name = log.segments.name(segment.number)
             if not self._disk.list(name):
@@ -195,6 +213,8 @@ class Inspection:
             report.segments += 1
             report.size += len(data)
             present = self._check_segment(name, data, (log.queue_id, segment.size), report)
+            for first, last in present.spans_list():
+                everything.add(first, last)
             for first, last in log.dead.spans_list():
                 if last >= segment.first and first <= segment.last:
                     present.add(first, last)
@@ -203,6 +223,7 @@ class Inspection:
                 first = present.first_missing(segment.first)
                 text = f"{name} lacks {lost} live records, the first is {first}"
                 report.faults.append(Fault(name, None, log.queue_id, text))
+        return everything
 
     def _check_segment(self, name: str, data: bytes, wanted: tuple[int, int], report: Report) -> RangeSet:
         """Check one file of (queue id, bytes the checkpoint knows); returns the seqs it holds."""

@@ -99,6 +99,11 @@ class Journal:
         """The file being written."""
         return self.serials[-1]
 
+    @property
+    def current(self) -> str:
+        """The name of the file being written; empty before `start`."""
+        return file_name(self.serials[-1]) if self.serials else ""
+
     def start(self, serial: int, earlier: list[int], previous_end: int, logs: Iterable[Writer] = ()) -> None:
         """Begin with a serial no file ever had; of the `earlier` ones the last ends at `previous_end`.
 
@@ -131,7 +136,8 @@ class Journal:
 
     def commit(self, now: Now) -> None:
         """End of the pass: hand over what waits, begin a flush if one is wanted and none is under way."""
-        self.hand_over()
+        if self._waiting:
+            self._hand_over()
         if self._fsync != "always":
             self._trust_the_system()
         is_due = self._wants_flush or (
@@ -146,9 +152,9 @@ class Journal:
                 for done in callbacks:
                     done()
 
-    def hand_over(self) -> None:
-        """Give the disk what was added so far, without a flush."""
-        if self._waiting:
+    def before_read(self, file: str) -> None:
+        """Somebody is about to read from this file: what waits for the end of the pass belongs to it."""
+        if self._waiting and file == self.current:
             self._hand_over()
 
     def next_flush_at(self) -> int | None:

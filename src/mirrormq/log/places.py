@@ -5,7 +5,7 @@ the last place at or before it and goes on batch by batch. Memory therefore grow
 with messages.
 """
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -26,6 +26,8 @@ class Places:
     def __init__(self) -> None:
         self._seqs: list[int] = []
         self._places: list[Place] = []
+        self._firsts: dict[str, Place] = {}
+        """The first place in each file."""
         self._end_file = ""
         self._end_offset = 0
 
@@ -35,14 +37,16 @@ class Places:
     def __iter__(self) -> Iterator[Place]:
         return iter(self._places)
 
-    def note(self, seq: int, file: str, offset: int) -> None:
-        """A batch beginning with `seq` was appended there."""
+    def note(self, seq: int, file: str, offset: int) -> bool:
+        """A batch beginning with `seq` was appended there. True if it became a place."""
         if file == self._end_file and offset - self._end_offset < limits.place_bytes_min:
-            return
+            return False
         assert not self._seqs or seq > self._seqs[-1], (seq, self._seqs[-1])
         self._seqs.append(seq)
         self._places.append(Place(seq, file, offset))
         self._end_file, self._end_offset = file, offset
+        self._firsts.setdefault(file, self._places[-1])
+        return True
 
     def at(self, seq: int) -> Place | None:
         """Where to begin reading for this seq: the last place not behind it, else the first."""
@@ -52,17 +56,23 @@ class Places:
 
     def knows(self, file: str) -> bool:
         """Does anything of the queue still lie in this file?"""
-        return any(place.file == file for place in self._places)
+        return file in self._firsts
+
+    def first_in(self, file: str) -> Place | None:
+        """Where the queue's records begin in this file."""
+        return self._firsts.get(file)
 
     def after(self, file: str) -> Place | None:
-        """The first place in the file that follows this one."""
-        files = list(dict.fromkeys(place.file for place in self._places))
-        at = files.index(file) + 1 if file in files else 0
-        return next((p for p in self._places if p.file == files[at]), None) if at < len(files) else None
+        """The first place in the file that follows this one; the very first if this one is not known."""
+        firsts = self._firsts.values()
+        before = self._firsts.get(file)
+        if before is None:
+            return min(firsts, default=None)
+        return min((place for place in firsts if place > before), default=None)
 
     def forget(self, file: str) -> None:
         """The file is gone."""
-        if not self.knows(file):
+        if self._firsts.pop(file, None) is None:
             return
         kept = [place for place in self._places if place.file != file]
         self._places = kept
@@ -74,8 +84,12 @@ class Places:
         """Add places of records that moved to a segment or were found by reading, in order with the
         others.
         """
-        if not places:
-            return
-        merged = sorted({*self._places, *places})
-        self._places = merged
-        self._seqs = [place.seq for place in merged]
+        for place in places:
+            at = bisect_right(self._places, place)
+            if at and self._places[at - 1] == place:
+                continue
+            self._places.insert(at, place)
+            insort(self._seqs, place.seq)
+            first = self._firsts.get(place.file)
+            if first is None or place < first:
+                self._firsts[place.file] = place

@@ -15,6 +15,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from mirrormq.base import limits
 from mirrormq.base.types import Seq
 from mirrormq.kernel import records, replay
@@ -23,6 +25,7 @@ from mirrormq.kernel.replay import Replay
 from mirrormq.log import checkpoint, dying, journal, segments
 from mirrormq.log.disk import Disk, LogRefused
 from mirrormq.log.durable import PURGE, DurableLog
+from mirrormq.log.index import Entry
 from mirrormq.log.places import Place
 from mirrormq.log.scan import next_batch, scan
 
@@ -40,9 +43,14 @@ class Owner:
     core: QueueCore
     log: DurableLog
     damage: str | None = None
+    since: int = 0
+    """The first journal file with records of this queue that the checkpoint has not."""
+    part: checkpoint.Part | None = None
+    """What the checkpoint says of it."""
 
 
 ZEROS = bytes(limits.recovery_slice_bytes)
+EVERY_SERIAL = (1 << 63) - 1
 
 
 class Found(NamedTuple):
@@ -106,6 +114,8 @@ class Recovery:
         """Journal files whose own head cannot be read, although their batches can."""
         self.ends: dict[str, int] = {}
         """Where the valid batches of each journal file end."""
+        self.kept: dict[int, int] = {}
+        """Where journal files end that only damaged queues need, by serial."""
         self.torn_bytes = 0
         """Bytes behind the last whole batch of the journal, which nobody was told of."""
         self._torn_at: tuple[int, int] | None = None
@@ -134,6 +144,8 @@ class Recovery:
             log = owner.log
             # Nothing is durable or deliverable yet: see Journal.start.
             log.redelivered_upto = log.horizon
+            self._freeze(owner, files[-1].serial if files else 0)
+        files = [file for file in files if file.serial not in self.kept]
         self.ends = {file.name: file.end for file in files}
         last = files[-1] if files else None
         end = 0
@@ -147,6 +159,7 @@ class Recovery:
         self._load_checkpoint()
         files = self._files(self.first_serial)
         self.first_serial = files[0].serial if files else max(self.first_serial, 1)
+        files = [*self._kept_files(), *files]
         self._replays = {queue_id: _replay(owner) for queue_id, owner in self._owners.items()}
         for at, file in enumerate(files):
             self._learn(file, files[at + 1 :])
@@ -158,6 +171,8 @@ class Recovery:
             log, learnt = owner.log, self._replays[queue_id]
             log.end, log.epoch, log.horizon = Seq(learnt.end), learnt.epoch, learnt.horizon
             log.last_wall = learnt.last_wall
+            log.last_serial = max(log.last_serial, learnt.last_serial)
+            _count(log, learnt)
             log.forget_letters(self._owners)
             log.dying = {seq: death for seq, death in log.dying.items() if seq not in log.dead}
             for seq in log.dying:
@@ -165,12 +180,15 @@ class Recovery:
             self._find_hole(owner)
         return files
 
+    def seen(self, queue_id: int) -> list[tuple[int, int]]:
+        """Which seqs of a queue the journal holds."""
+        return self._replays[queue_id].seen.spans_list()
+
     def _find_hole(self, owner: Owner) -> None:
         """A live record must be in a segment or in the journal, also one the checkpoint counts already."""
         log = owner.log
         low = log.segments.end + 1
-        seen = self._replays[log.queue_id].seen
-        for first, last in [*seen.spans_list(), (log.end + 1, log.end + 1)]:
+        for first, last in [*self.seen(log.queue_id), (log.end + 1, log.end + 1)]:
             if low < first and not log.dead.covers(low, first - 1):
                 lost = log.dead.first_missing(low)
                 text = f"record {lost} is neither in a segment nor in the journal"
@@ -187,7 +205,8 @@ class Recovery:
         for name in self._disk.list(journal.PREFIX):
             serial = journal.serial_of(name)
             if serial is None or serial < first_serial:
-                self.orphans.append(name)
+                if serial not in self.kept:
+                    self.orphans.append(name)
                 continue
             head = journal.read_file_head(self._disk.read_part(name, 0, journal.HEAD_BYTES))
             if head is not None and head.version > journal.VERSION:
@@ -233,6 +252,31 @@ class Recovery:
         self.orphans += [name for name, _, _ in found.values()]
         return []
 
+    def _kept_files(self) -> list[JournalFile]:
+        """Files before the others that damaged queues need; one that is not there is damage of theirs."""
+        there = {journal.serial_of(name) for name in self._disk.list(journal.PREFIX)}
+        self.kept = {serial: end for serial, end in self.kept.items() if serial in there}
+        return [
+            JournalFile(journal.file_name(serial), serial, end) for serial, end in sorted(self.kept.items())
+        ]
+
+    def _freeze(self, owner: Owner, last_serial: int) -> None:
+        """What is known of a damaged queue stays as it is; so do its files, for whoever repairs it."""
+        log, part = owner.log, owner.part
+        if owner.damage is None:
+            log.since = owner.since if any(serial >= owner.since for serial in self.kept) else 0
+            return
+        log.damage = owner.damage
+        log.since = owner.since or self.first_serial
+        if part is None or not part.since:
+            log.last_serial = last_serial  # what cannot be read may be in any of them
+        log.last_serial = max([log.last_serial, *self.kept])
+        if part is None:
+            part = checkpoint.QueuePart(log.queue_id, log.epoch, 0, 0, 0, 0, [], [], low=1)
+        if isinstance(part, checkpoint.QueuePart):
+            part = msgspec.structs.replace(part, since=log.since)
+        log.frozen = part
+
     # --- checkpoint and segments ---
 
     def _load_checkpoint(self) -> None:
@@ -242,11 +286,19 @@ class Recovery:
             return
         found = checkpoint.decode(self._disk.read(checkpoint.NAME))
         self.first_serial = found.first_serial
-        for queue_id in found.damaged & self._owners.keys():
-            self._owners[queue_id].damage = f"its part of {checkpoint.NAME} is damaged"
-        for queue_id, part in found.parts.items():
-            if queue_id in self._owners:
-                self._load_part(self._owners[queue_id].log, part)
+        self.kept = dict(found.kept)
+        for queue_id, owner in self._owners.items():
+            owner.since = found.first_serial
+            part = owner.part = found.damaged.get(queue_id) or found.parts.get(queue_id)
+            if isinstance(part, checkpoint.QueuePart):
+                owner.since = part.since or found.first_serial
+                self._load_part(owner.log, part)
+            elif part is not None:
+                owner.damage = f"its part of {checkpoint.NAME} is damaged"
+                owner.since = part.since
+            elif found.damaged and self._disk.list(owner.log.segments.folder):
+                # A part whose queue cannot be told may be this one's.
+                owner.damage = f"it has no part in {checkpoint.NAME}, which is damaged"
         self._sort_segments()
 
     def _sort_segments(self) -> None:
@@ -255,7 +307,9 @@ class Recovery:
         for name in sorted(self._segment_files):
             found = segments.identify(name)
             owner = self._owners.get(found[0]) if found is not None else None
-            if owner is None or found is None or not owner.log.segments.lists(found[1]):
+            if owner is not None and found is not None and owner.damage is not None:
+                owner.log.segments.avoid(found[1])
+            elif owner is None or found is None or not owner.log.segments.lists(found[1]):
                 self.orphans.append(name)
                 if owner is not None and found is not None:
                     owner.log.segments.avoid(found[1])
@@ -272,9 +326,17 @@ class Recovery:
         log.note_dying(part.dying)
         log.last_number = part.last_number
         log.letters = dict(part.letters)
-        log.segments.load(checkpoint.segments_of(part), part.segments_end)
+        log.low = part.low or part.end + 1
+        log.published, log.written = part.published, part.written
+        log.index.epochs = [(epoch, first) for epoch, first in part.epochs]
+        log.cursors.load(part.cursors)
+        log.segments.load(checkpoint.segments_of(part), part.segments_end, checkpoint.marks_of(part))
         for segment in log.segments.all:
-            log.places.insert([Place(segment.first, log.segments.name(segment.number), segments.HEAD_BYTES)])
+            name = log.segments.name(segment.number)
+            log.places.insert([Place(segment.first, name, segments.HEAD_BYTES)])
+            for mark in log.segments.marks.get(segment.number, ()):
+                log.index.note(mark.entry)
+                log.places.insert([Place(mark.entry.seq, name, mark.offset)])
 
     def _restore_segments(self, owner: Owner) -> int:
         """Make the live records of a queue's segments ready again; returns how many there are."""
@@ -330,7 +392,9 @@ class Recovery:
         messages = 0
         while at < segment.size:
             data = self._disk.read_part(name, at, want)
-            done, restored, _ = replay.restore(queue, data, segment.size - at, _memory(), only_dying)
+            done, restored, _ = replay.restore(
+                queue, data, segment.size - at, (*self._memory, EVERY_SERIAL), only_dying
+            )
             messages += restored
             at += done
             want = limits.recovery_slice_bytes if done else _larger(data, want)
@@ -345,7 +409,7 @@ class Recovery:
         at, want = journal.HEAD_BYTES, limits.recovery_slice_bytes
         while at < file.end:
             data = self._disk.read_part(file.name, at, want)
-            where = (file.name, at, limits.place_bytes_min)
+            where = (file.name, at, limits.place_bytes_min, file.serial)
             done, rare, missing = replay.learn(self._replays, data, file.end - at, where)
             for queue_id, offset, first, last in missing:
                 self._note_missing(file, offset, self._owners[queue_id], (first, last))
@@ -354,7 +418,7 @@ class Recovery:
             at += done
             want = limits.recovery_slice_bytes if done else _larger(data, want)
             if not want:
-                if not self._was_flushed(file, at, later):
+                if file.serial not in self.kept and not self._was_flushed(file, at, later):
                     self._torn_at = (file.serial, at)
                     self.torn_bytes = self._used_end(file, at) - at
                     return
@@ -422,7 +486,7 @@ class Recovery:
             text += f": records {named[1]} to {named[1] + named[2] - 1} cannot be read"
         self.faults.append(Fault(file.name, at, named[0] if named is not None else 0, text))
         owner = self._owners.get(named[0]) if named is not None else None
-        if owner is not None:
+        if owner is not None and file.serial >= owner.since:
             owner.damage = owner.damage or text
 
     # --- second pass ---
@@ -433,7 +497,9 @@ class Recovery:
         at, want = journal.HEAD_BYTES, limits.recovery_slice_bytes
         while at < end:
             data = self._disk.read_part(file.name, at, want)
-            done, restored, transient = replay.restore(self._replays, data, end - at, _memory())
+            done, restored, transient = replay.restore(
+                self._replays, data, end - at, (*self._memory, file.serial)
+            )
             messages += restored
             dropped += transient
             at += done
@@ -448,16 +514,23 @@ class Recovery:
 def _replay(owner: Owner) -> Replay:
     """A queue as the checkpoint tells it, ready to learn more."""
     log = owner.log
-    made = Replay(owner.core, log.dead, log.dying_found, log.letters, log.places.note)
+
+    def note_place(seq: int, file: str, offset: int, entry: tuple[int, int, int]) -> None:
+        if log.places.note(seq, file, offset):
+            log.index.note(Entry(seq, *entry))
+
+    made = Replay(owner.core, log.dead, log.dying_found, log.letters, (note_place, log.index.note_epoch))
+    made.since, made.index_start = owner.since, len(log.index)
     made.end, made.epoch, made.horizon, made.last_wall = log.end, log.epoch, log.horizon, log.last_wall
     return made
 
 
-def _memory() -> tuple[int, int]:
-    """A queue with more bytes in memory than the first keeps only as many entries as the second, as in
-    service.
-    """
-    return limits.queue_memory_bytes, limits.window_entries
+def _count(log: DurableLog, learnt: Replay) -> None:
+    """Publishes and bytes are known at the checkpoint's end; the journal was counted from zero."""
+    published = max(log.published - learnt.published_covered, 0)
+    written = max(log.written - learnt.written_covered, 0)
+    log.index.shift(learnt.index_start, published, written)
+    log.published, log.written = published + learnt.published, written + learnt.written
 
 
 def _larger(data: bytes, want: int) -> int:
@@ -473,6 +546,8 @@ def _apply(log: DurableLog, kind: int, flags: int, payload: bytes) -> None:
         log.bury_purged(upto, [held for (held,) in _U64.iter_unpack(payload[16:])])
     elif kind == records.DYING:
         log.note_dying(dying.decode(payload))
+    elif kind == records.CURSOR:
+        log.cursors.apply(flags, payload)
     else:
         raise UnknownKind(kind, log.queue_id)
 

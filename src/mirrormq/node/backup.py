@@ -22,7 +22,7 @@ class Image(NamedTuple):
     meta: Iterator[bytes]
     """Content of the metadata snapshot, part by part; made while it is read, on any thread."""
     serials: list[int]
-    """Journal files, oldest first; none if queues are kept in memory only."""
+    """Journal files, oldest first, those kept for damaged queues included; none if none is written."""
     last_size: int
     """Bytes of the last journal file that belong to it."""
 
@@ -45,7 +45,8 @@ def take_image(node: Holder, done: Callable[[Image | None, str | None], None]) -
     # What waits for the end of the pass must be with the disk before the read below is.
     node.journal.commit(node.now)
     serials = list(node.journal.serials)
-    image = Image(node.store.image(), serials, node.journal.size)
+    kept = sorted(node.recycler.kept)
+    image = Image(node.store.image(), [*kept, *serials], node.journal.size)
     if not serials:
         done(image, None)
         return

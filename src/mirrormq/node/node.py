@@ -92,6 +92,7 @@ class Node:
         self.recycler = Recycler(
             self.effects, self.read, self._next_token, journal=self.journal, logs=self.logs
         )
+        self.recycler.damaged = self._on_damage
         self.access = Access(self.meta)
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
@@ -159,6 +160,7 @@ class Node:
         for fault in recovery.faults:
             if not fault.queue_id:
                 self.note("warning", fault.text)
+        self.recycler.kept = recovery.kept
         for queue in durable:
             damage = owners[queue.record.log_id].damage
             if damage is not None:
@@ -267,7 +269,7 @@ class Node:
         self._spill_idle()
         for connection in list(self.connections.values()):
             connection.on_tick()
-        self.recycler.tick()
+        self.recycler.tick(now)
         self.on_timer(now)
 
     def _touch_all(self) -> None:
@@ -462,9 +464,18 @@ class Node:
             _, log_id = self._dropped.pop(0)
             self.recycler.orphans += self.logs.pop(log_id).segments.files()
 
+    def _on_damage(self, log_id: int, reason: str) -> None:
+        """Recycling met records that cannot be read."""
+        for vhost in self.vhosts.values():
+            for queue in vhost.queues.values():
+                if log_id and queue.record.log_id == log_id:
+                    queue.fail(reason)
+                    return
+        self.note("error", f"the queue log is damaged: {reason}")
+
     def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
         """Read a part of a file of the data folder."""
-        self.journal.hand_over()  # a read must not overtake the records it is for
+        self.journal.before_read(file)
         token = self._next_token()
         self._reads[token] = done
         self.effects.read(file, offset, length, token)

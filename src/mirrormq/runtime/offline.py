@@ -217,6 +217,18 @@ def _row(record: QueueRecord, found: Queue) -> Row:
             }
             for segment in log.segments.all
         ],
+        "low": log.low,
+        "cursors": [
+            {
+                "name": cursor.name,
+                "seq": cursor.seq,
+                "epoch": cursor.epoch,
+                "moved_at": _shown_time(cursor.moved_at),
+                "held_bytes": log.cursors.held_bytes(cursor),
+                "lost": cursor.lost or None,
+            }
+            for cursor in log.cursors.cursors()
+        ],
         "places": [{"seq": place.seq, "file": place.file, "offset": place.offset} for place in log.places],
         "damage": found.damage,
     }

@@ -1,4 +1,4 @@
-"""Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
+"""Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `cursors`, or `--seconds 3600`.
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -11,6 +11,7 @@ from itertools import count
 
 from mirrormq.node.node import Node
 from mirrormq.sim.client import Stats
+from mirrormq.sim.cursorworld import CursorWorld
 from mirrormq.sim.planted import PLANTED
 from mirrormq.sim.queueworld import QueueWorld
 
@@ -24,7 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flips = options.flips or options.planted == "checksum-skipped"
     total, seeds = Stats(), 0
     for seed in _seeds(options):
-        world = QueueWorld(seed, make_node=make_node, flips=flips, small=not options.shipped_limits)
+        world: QueueWorld | CursorWorld = CursorWorld(seed, make_node=make_node)
+        if options.world == "log":
+            world = QueueWorld(seed, make_node=make_node, flips=flips, small=not options.shipped_limits)
         try:
             world.run()
         except Exception as error:  # noqa: BLE001
@@ -43,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
-    parser.add_argument("world", choices=["log"])
+    parser.add_argument("world", choices=["log", "cursors"])
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")
     amount.add_argument("--seconds", type=float)

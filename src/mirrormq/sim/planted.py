@@ -78,11 +78,13 @@ class ForgetsSettledRange(Node):
 
 
 class _ForgetfulRecycler(Recycler):
-    def _write_checkpoint(self, parts: list[checkpoint.QueuePart], *rest: Any) -> None:
+    def _write_checkpoint(self, parts: list[checkpoint.Part], *rest: Any) -> None:
         super()._write_checkpoint([_without_last_range(part) for part in parts], *rest)
 
 
-def _without_last_range(part: checkpoint.QueuePart) -> checkpoint.QueuePart:
+def _without_last_range(part: checkpoint.Part) -> checkpoint.Part:
+    if isinstance(part, checkpoint.RawPart):
+        return part
     fields = {name: getattr(part, name) for name in part.__struct_fields__}
     return checkpoint.QueuePart(**{**fields, "dead": part.dead[:-1]})
 
