@@ -198,7 +198,7 @@ class Queue:
             core.refuse(core.pending, False)
             self._tell_refused()
             return
-        if core.counted:
+        if core.has_coming_back:
             self._count_returns()
         expiring_at = self.host.expiry_wall()
         core.expire(expiring_at)
@@ -316,12 +316,15 @@ class Queue:
     def _count_returns(self) -> None:
         """Requeued messages of a counted queue: the number of returns stands in x-delivery-count."""
         limit = self.settings.delivery_limit
+        counts = []
         for message, seq, expiry, deliveries in self.core.take_coming_back():
             returns = deliveries + 1
             if limit is not None and returns > limit:
                 self.core.throw_away(message, seq, REASON_DELIVERY_LIMIT)
             else:
+                counts.append((seq, returns))
                 self.core.put_back(_with_delivery_count(message, returns), seq, expiry, returns)
+        self.log.requeue(counts, self.host.now)
 
     def _dead_letter(self) -> None:
         """Send what was rejected, expired or dropped to the dead-letter exchange."""

@@ -79,8 +79,8 @@ class ReadBack:
             return
         try:
             log = self._log
-            dying = log.dying_between(wanted[1], upto)
-            records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, dying)
+            aside = log.aside_between(wanted[1], upto)
+            records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, aside)
         except ValueError as mismatch:
             self._damaged(f"{ask.file} does not hold what it should: {mismatch}")
             return

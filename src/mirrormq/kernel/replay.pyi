@@ -18,6 +18,7 @@ class Replay:
     horizon: int
     after: int
     """Restored is only what lies above this seq."""
+    counts: dict[int, int]
     since: int
     """Files with a lower serial do not count for this queue."""
     index_start: int

@@ -27,6 +27,7 @@ cdef class Replay:
     cdef RangeSet dead
     cdef RangeSet dying
     cdef dict letters
+    cdef public dict counts          # how often messages came back, by seq
     cdef object note_place
     cdef object note_epoch
     cdef readonly RangeSet seen      # seqs of the records that were found
@@ -106,7 +107,7 @@ cdef class Replay:
         return 0
 
     cdef int restore(self, const uint8_t* p, const Head* h, bint only_dying, uint64_t* counts) except -1:
-        """Make the live publishes of a batch ready again, or dying."""
+        """Make the live publishes of a batch ready again, or dying, or coming back."""
         cdef uint32_t i, size
         cdef uint64_t seq
         cdef Entry e
@@ -115,17 +116,22 @@ cdef class Replay:
             size = get32(p)
             seq = h.first_seq + get32(p + 4)
             if p[8] == KIND_PUBLISH and seq > self.after and not self.dead.has(seq):
-                if self.dying.has(seq):
+                if not p[9] & FLAG_PERSISTENT:
+                    self.dead.put(seq, seq)
+                    counts[1] += 1
+                elif self.counts and seq in self.counts:
+                    # Counted anew like any other that comes back, which brings it to the number it had.
+                    e = entry_of(p, size, seq, <uint64_t>-1)
+                    e.deliveries = <uint32_t>(<uint64_t>self.counts[seq] - 1)
+                    list_push(&self.core.coming_back, &e)
+                    self.core.note_touch()
+                    counts[0] += 1
+                elif self.dying.has(seq):
                     e = entry_of(p, size, seq, self.horizon)
                     e.flags = 0  # why it died is known to the log
                     list_push(&self.core.dying, &e)
                     self.core.note_touch()
-                elif only_dying:
-                    pass
-                elif not p[9] & FLAG_PERSISTENT:
-                    self.dead.put(seq, seq)
-                    counts[1] += 1
-                else:
+                elif not only_dying:
                     e = entry_of(p, size, seq, self.horizon)
                     self.core.make_ready(&e)
                     counts[0] += 1

@@ -456,6 +456,10 @@ cdef class QueueStore:
         self.make_range_room()
         self.settle_seq(seq, reason)
 
+    @property
+    def has_coming_back(self) -> bool:
+        return self.coming_back.count != 0
+
     def take_coming_back(self) -> list:
         """(message, seq, expiry, deliveries so far) of requeued entries of a counted queue."""
         cdef list out = []

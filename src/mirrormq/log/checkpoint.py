@@ -54,6 +54,8 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     """Per mark: number of the segment, offset, seq, time, publishes and bytes before it."""
     since: int = 0
     """Of a damaged queue: the first journal file it needs; 0 = the first that all need."""
+    counts: list[tuple[int, int]] = []
+    """(seq, times) of messages that came back to a queue that counts."""
 
 
 class RawPart(NamedTuple):

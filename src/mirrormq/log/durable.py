@@ -40,6 +40,7 @@ PURGE = 1
 """Flag of a REMOVE record: everything up to a seq, except the seqs that follow."""
 
 _U64 = struct.Struct("<Q")
+_PAIR = struct.Struct("<QQ")
 
 
 class DurableLog:
@@ -64,8 +65,10 @@ class DurableLog:
         """Called when more may be delivered."""
         self.dying: dict[int, Death] = {}
         """Deaths whose letters are on their way, by seq."""
-        self.dying_found = RangeSet()
-        """Seqs that recovery found dying: they lie among those of messages that are ready."""
+        self.set_aside = RangeSet()
+        """Seqs that recovery found dying or counted: they lie among those of messages that are ready."""
+        self.counts: dict[int, int] = {}
+        """How often a message of a queue that counts came back, by seq."""
         self.last_number = 0
         """Number of the last death that was written."""
         self.letters: dict[int, int] = {}
@@ -132,12 +135,32 @@ class DurableLog:
             self.dying[death.seq] = death
             self.last_number = max(self.last_number, death.number)
 
-    def dying_between(self, first: int, last: int) -> RangeSet:
-        """Seqs in this range that are dying: live in the log, but no longer in the queue."""
+    def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
+        """Write how often these messages have come back so far: (seq, times)."""
+        new = [(seq, count) for seq, count in counts if self.counts.get(seq) != count]
+        if new:
+            self.counts.update(new)
+            payload = b"".join(_PAIR.pack(seq, count) for seq, count in new)
+            self.write_other(records.REQUEUE, 0, payload, now, flush=False)
+
+    def note_counts(self, payload: bytes) -> None:
+        """A REQUEUE record is in the log."""
+        self.counts.update(_PAIR.iter_unpack(payload))
+
+    def forget_counts(self) -> None:
+        """Messages that left the queue count no longer."""
+        if self.counts:
+            self.counts = {seq: count for seq, count in self.counts.items() if seq not in self.dead}
+
+    def aside_between(self, first: int, last: int) -> RangeSet:
+        """Seqs in this range that are live in the log, but not among those that wait in it to be read: the
+        dying, and those that came back and are counted.
+        """
         found = RangeSet()
-        for seq in self.dying:
-            if first <= seq <= last:
-                found.add(seq, seq)
+        for seqs in (self.dying, self.counts):
+            for seq in seqs:
+                if first <= seq <= last:
+                    found.add(seq, seq)
         return found
 
     def forget_letters(self, sources: Container[int]) -> None:

@@ -47,6 +47,10 @@ class QueueLog(Protocol):
         """Write that everything so far left the queue, except the entries consumers hold."""
         ...
 
+    def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
+        """Write how often these messages have come back so far: (seq, times)."""
+        ...
+
     def reach(self, seq: int, ahead: int, now: Now) -> None:
         """Entries from `seq` on are about to be delivered: run `ahead` of them."""
         ...
@@ -80,6 +84,9 @@ class MemoryLog:
 
     def purge(self, held: Sequence[int], now: Now) -> None:
         """Nothing is kept that would have to be told."""
+
+    def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
+        """Who knows the counts is gone with the process, and so are the messages."""
 
     def reach(self, seq: int, ahead: int, now: Now) -> None:
         """Nothing survives the process, so nothing has to be known about deliveries after it."""

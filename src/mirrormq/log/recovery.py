@@ -135,6 +135,7 @@ class Recovery:
         messages = sum(self._restore_segments(owner) for owner in self._owners.values())
         for queue_id, owner in self._owners.items():
             self._replays[queue_id].after = owner.log.segments.end
+            self._replays[queue_id].counts = owner.log.counts
         dropped = 0
         for file in files:
             restored, transient = self._restore(file)
@@ -175,8 +176,9 @@ class Recovery:
             _count(log, learnt)
             log.forget_letters(self._owners)
             log.dying = {seq: death for seq, death in log.dying.items() if seq not in log.dead}
-            for seq in log.dying:
-                log.dying_found.add(seq, seq)
+            log.forget_counts()
+            for seq in (*log.dying, *log.counts):
+                log.set_aside.add(seq, seq)
             self._find_hole(owner)
         return files
 
@@ -326,6 +328,7 @@ class Recovery:
         log.note_dying(part.dying)
         log.last_number = part.last_number
         log.letters = dict(part.letters)
+        log.counts = dict(part.counts)
         log.low = part.low or part.end + 1
         log.published, log.written = part.published, part.written
         log.index.epochs = [(epoch, first) for epoch, first in part.epochs]
@@ -351,11 +354,11 @@ class Recovery:
             if live and segment.transients:
                 self._bury_transients(owner, segment)
                 live = segment.live(log.dead)
-            span = segment.last - segment.first + 1
-            dead_letters = span - log.dying_found.missing_count(segment.first, segment.last)
-            if core.max_priority or dead_letters:
+            aside = log.aside_between(segment.first, segment.last)
+            apart = sum(last - first + 1 - _dead_in(log, first, last) for first, last in aside.spans_list())
+            if core.max_priority or apart:
                 messages += self._restore_segment(owner, segment, only_dying=not core.max_priority)
-            live -= dead_letters
+            live -= apart
             if live and not core.max_priority:
                 body_bytes = (
                     max(segment.size - segment.publishes * RECORD_OVERHEAD, 0) * live // segment.publishes
@@ -519,10 +522,14 @@ def _replay(owner: Owner) -> Replay:
         if log.places.note(seq, file, offset):
             log.index.note(Entry(seq, *entry))
 
-    made = Replay(owner.core, log.dead, log.dying_found, log.letters, (note_place, log.index.note_epoch))
-    made.since, made.index_start = owner.since, len(log.index)
+    made = Replay(owner.core, log.dead, log.set_aside, log.letters, (note_place, log.index.note_epoch))
+    made.since, made.index_start, made.counts = owner.since, len(log.index), log.counts
     made.end, made.epoch, made.horizon, made.last_wall = log.end, log.epoch, log.horizon, log.last_wall
     return made
+
+
+def _dead_in(log: DurableLog, first: int, last: int) -> int:
+    return last - first + 1 - log.dead.missing_count(first, last)
 
 
 def _count(log: DurableLog, learnt: Replay) -> None:
@@ -546,6 +553,8 @@ def _apply(log: DurableLog, kind: int, flags: int, payload: bytes) -> None:
         log.bury_purged(upto, [held for (held,) in _U64.iter_unpack(payload[16:])])
     elif kind == records.DYING:
         log.note_dying(dying.decode(payload))
+    elif kind == records.REQUEUE:
+        log.note_counts(payload)
     elif kind == records.CURSOR:
         log.cursors.apply(flags, payload)
     else:

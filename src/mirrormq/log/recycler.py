@@ -418,6 +418,7 @@ class Recycler:
 
 def part_of(log: DurableLog) -> checkpoint.QueuePart:
     """What a checkpoint written now says of a queue."""
+    log.forget_counts()
     return checkpoint.QueuePart(
         queue_id=log.queue_id,
         epoch=log.epoch,
@@ -435,6 +436,7 @@ def part_of(log: DurableLog) -> checkpoint.QueuePart:
         written=log.written,
         epochs=list(log.index.epochs),
         cursors=log.cursors.cursors(),
+        counts=list(log.counts.items()),
         marks=[
             (mark.number, mark.offset, *mark.entry)
             for segment in log.segments.all

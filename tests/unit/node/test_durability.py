@@ -6,6 +6,7 @@ import pytest
 
 from mirrormq.sim.disk import MemoryDisk
 from mirrormq.wire import methods
+from mirrormq.wire.properties import decode_properties
 from tests.support.kernelkit import PERSISTENT, publish
 from tests.support.nodekit import NodeKit
 
@@ -358,3 +359,38 @@ def test_what_a_killed_process_left_unflushed_is_flushed_before_it_is_delivered(
     after.flush()
     after.run()
     assert reader.deliveries() == [b"x"]
+
+
+LIMITED = {"x-queue-type": "quorum", "x-delivery-limit": 3}
+
+
+def delivered(client):
+    """(body, times it came back) of each delivery."""
+    found = []
+    for item in client.take():
+        if isinstance(item, tuple):
+            headers = decode_properties(item[0]).headers or {}
+            found.append((item[1], headers.get("x-delivery-count", 0)))
+    return found
+
+
+@pytest.mark.parametrize("count", [3, 200], ids=["in the journal", "in segments"])
+def test_how_often_a_message_came_back_survives_a_crash(tiny, count):
+    kit = NodeKit(MemoryDisk())
+    client = filled(kit, count, size=10, **LIMITED)
+    for _ in range(2):
+        client.send(methods.BasicGet(queue="q"))
+        tag = next(item.delivery_tag for item in client.take() if isinstance(item, methods.BasicGetOk))
+        client.send(methods.BasicNack(tag, False, True))
+    client.publish("q", b"%d flushes it" % count, properties=PERSISTENT)
+    kit.advance(1)
+    after = restarted(kit)
+    reader = after.client()
+    reader.consume("q")
+    found = delivered(reader)
+    assert numbers(body for body, _ in found) == list(range(count + 1))
+    assert [times for _, times in found] == [2] + [0] * count
+    reader.send(methods.BasicNack(1, False, True))
+    assert delivered(reader)[-1][1] == 3
+    reader.send(methods.BasicNack(count + 2, False, True))
+    assert delivered(reader) == [], "the limit counts what came back before the crash"
