@@ -117,6 +117,11 @@ class Machine:
                 return
         raise AssertionError("the node never comes to rest")
 
+    def abandon(self) -> None:
+        """The process is gone. Deliveries hold their queues where the collector cannot see it."""
+        for channel in self.node.channels.values():
+            channel.core.release()
+
     # --- effects ---
 
     def _carry_out_all(self) -> None:

@@ -233,6 +233,7 @@ class QueueWorld:
         if kind == "stop":
             self._stop()
         before = self.machine.disk
+        self.machine.abandon()
         if kind == "power":
             after = before.crash(lambda most: rng.randint(0, most), lose_pages=rng.random() < 0.5)
             self.mono = rng.randrange(1_000_000)
@@ -286,6 +287,7 @@ class QueueWorld:
         self.machine.settle()
         lines = self.judge.judge(self.machine, crashed=False, is_durable=False)
         self.note("at the end " + ", ".join(lines))
+        self.machine.abandon()
 
     def _live_gently(self) -> None:
         self.machine.effects_left = -1
