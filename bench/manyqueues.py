@@ -24,7 +24,7 @@ from mirrormq.wire.properties import Properties, encode_properties
 from tests.support import raw
 
 CHANNEL = 1
-FLUSHES = re.compile(r"(?:fdatasync|fsync|sync_file_range)\(")
+FLUSHES = re.compile(r"(?:fdatasync|fsync|syncfs|sync_file_range)\(")
 
 
 class Publisher:
@@ -85,7 +85,7 @@ def flushes_per_s(pid: int, publisher: Publisher, seconds: float) -> tuple[float
     """(flushes per second, messages per second) while strace watches."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "trace"
-        calls = "trace=fdatasync,fsync,sync_file_range"
+        calls = "trace=fdatasync,fsync,syncfs,sync_file_range"
         watched = ["strace", "-f", "-qq", "-e", calls, "-o", str(out), "-p", str(pid)]
         trace = subprocess.Popen(watched, stderr=subprocess.DEVNULL)
         publisher.run(1.0)

@@ -260,6 +260,9 @@ cursor_bytes_max = 1024 * 1024 * 1024
 cursor_age_us = 7 * 24 * 3600 * 1_000_000
 """Time without its reader before a cursor is lost (the default of x-cursor-max-age)."""
 
+flush_files_max = 8
+"""Segments flushed one by one; if there are more, the whole file system is flushed in one call."""
+
 # --- backup ---
 copy_slice_bytes = 1024 * 1024
 """Bytes of a file copied at once, off the loop; the checksum of a slice takes a fraction of a millisecond."""

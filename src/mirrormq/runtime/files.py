@@ -7,8 +7,9 @@ failing read is told to whoever asked. A full disk is no failure where a reserve
 if that is not enough, writing waits for space.
 
 Appends, flushes and reads go to the flusher's native thread, in order; flushes that wait while another one
-runs are done together. Replacing and removing is rare and done by a thread of its own, when all that was
-ordered before is done; what is ordered for that file meanwhile is held back. All callbacks come on the
+runs are done together. Replacing, removing and the flushing of segments is done by a thread of its own, when
+all that was ordered before is done; a confirm never waits for it. What is ordered for a file that is replaced
+or removed is held back meanwhile. All callbacks come on the
 thread that calls `collect`, which the loop does whenever `fileno()` is readable.
 """
 
@@ -22,16 +23,18 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from mirrormq.base import limits
-from mirrormq.log import journal
+from mirrormq.log import journal, segments
 from mirrormq.node.effects import Append, Flush, Read, Remove, Replace
 from mirrormq.runtime.flusher import Flusher
 from mirrormq.runtime.folder import OWN_FILES
 from mirrormq.runtime.reserve import Reserve
+from mirrormq.runtime.slowflush import flush_files
 
 DiskEffect = Append | Flush | Read | Replace | Remove
 Names = list[str]
@@ -52,10 +55,13 @@ class Hearer(NamedTuple):
     """Much was written, or the reserve was given up: time to look how much space is left."""
 
 
-class Changed(NamedTuple):
-    """A replace or remove that the slow thread has tried."""
+SlowEffect = Replace | Remove | Flush
 
-    effect: Replace | Remove
+
+class Changed(NamedTuple):
+    """A replace, remove or flush that the slow thread has tried."""
+
+    effect: SlowEffect
     error: OSError | None
 
 
@@ -94,7 +100,7 @@ class Files:
         """Where preallocated files end: their size does not tell."""
         self._held: dict[str, list[DiskEffect]] = {}
         """What waits for a replace or remove of its file."""
-        self._marks: dict[int, Replace | Remove | None] = {}
+        self._marks: dict[int, SlowEffect | None] = {}
         """What may begin when the flusher has come to a mark; None: a descriptor is closed."""
         self._closing = 0
         """Descriptors the flusher has not closed yet; when they are many, effects wait in the backlog."""
@@ -105,7 +111,7 @@ class Files:
         """Appended since the hearer was last told to look."""
         self._given = 0
         self._has_failed = False
-        self._changes: SimpleQueue[Replace | Remove | None] = SimpleQueue()
+        self._changes: SimpleQueue[SlowEffect | None] = SimpleQueue()
         self._changed: SimpleQueue[Changed] = SimpleQueue()
         self._unreadable: list[tuple[int, str]] = []
         self._flusher: Flusher
@@ -236,6 +242,8 @@ class Files:
             self._unseen_bytes += len(effect.data)
             if effect.file in self._ends:
                 self._ends[effect.file] += len(effect.data)
+        elif isinstance(effect, Flush) and effect.file.startswith(segments.PREFIX):
+            self._mark(effect)
         elif isinstance(effect, Flush):
             self._flush(effect)
         elif isinstance(effect, Read):
@@ -302,7 +310,7 @@ class Files:
         if len(self._opened) <= self._open_max:
             return
         file, opened = next(iter(self._opened.items()))
-        if opened.is_dirty:
+        if opened.is_dirty and not file.startswith(segments.PREFIX):
             # The system tells a failed write only to those who have the file open: ask while we do.
             self._flusher.flush(opened.descriptor, 0)
         self._forget(file)
@@ -315,12 +323,12 @@ class Files:
             self._closing += 1
             self._mark(None)
 
-    def _mark(self, effect: Replace | Remove | None) -> None:
+    def _mark(self, effect: SlowEffect | None) -> None:
         self._last_mark -= 1
         self._marks[self._last_mark] = effect
         self._flusher.mark(self._last_mark)
 
-    def _reached(self, effect: Replace | Remove | None) -> None:
+    def _reached(self, effect: SlowEffect | None) -> None:
         if effect is None:
             self._closing -= 1
         else:
@@ -347,6 +355,9 @@ class Files:
         if changed.error is not None:
             self._fail(effect.file, changed.error)
             return
+        if isinstance(effect, Flush):
+            durable.append(effect.token)
+            return
         self._ends.pop(effect.file, None)
         self._named.discard(effect.file)
         if isinstance(effect, Replace):
@@ -356,17 +367,34 @@ class Files:
             self._order(held)
 
     def _change_files(self) -> None:
-        while (effect := self._changes.get()) is not None:
-            error = None
-            try:
-                if isinstance(effect, Replace):
-                    _replace(self._path(effect.file), effect.data, self._reserve)
-                else:
-                    self._path(effect.file).unlink(missing_ok=True)
-            except OSError as caught:
-                error = caught
+        """The slow thread: all that waits is taken at once, so that flushes in a row become one."""
+        goes_on = True
+        while goes_on:
+            waiting = [self._changes.get()]
+            while not self._changes.empty():
+                waiting.append(self._changes.get())
+            goes_on = None not in waiting
+            ordered = (effect for effect in waiting if effect is not None)
+            for kind, group in groupby(ordered, key=type):
+                effects = tuple(group)
+                for some in (effects,) if kind is Flush else ((one,) for one in effects):
+                    self._try_to_change(some)
+
+    def _try_to_change(self, effects: tuple[SlowEffect, ...]) -> None:
+        first = effects[0]
+        error = None
+        try:
+            if isinstance(first, Flush):
+                flush_files(self.folder, sorted({effect.file for effect in effects}))
+            elif isinstance(first, Replace):
+                _replace(self._path(first.file), first.data, self._reserve)
+            else:
+                self._path(first.file).unlink(missing_ok=True)
+        except OSError as caught:
+            error = caught
+        for effect in effects:
             self._changed.put(Changed(effect, error))
-            self._flusher.wake()
+        self._flusher.wake()
 
     def _path(self, file: str) -> Path:
         assert file and not file.startswith("/") and ".." not in file.split("/"), file

@@ -406,3 +406,30 @@ def test_a_failure_is_told_by_its_own_reason_not_by_what_it_stopped(tmp_path: Pa
     files.order(Flush("full", 50))
     assert files.close(10)
     assert [line.rpartition(": ")[2] for line in reports.failures] == ["No space left on device"]
+
+
+@pytest.mark.parametrize("count", [3, 3 * limits.flush_files_max], ids=["few", "many"])
+def test_segments_are_flushed_together_and_each_is_reported(
+    files: Files, reports: Reports, tmp_path: Path, count: int
+) -> None:
+    for number in range(count):
+        files.order(Append(f"segments/{number}/1", b"%d" % number))
+    for number in range(count):
+        files.order(Flush(f"segments/{number}/1", number + 1))
+    reports.until(lambda: len(reports.tokens) == count)
+    assert sorted(reports.tokens) == list(range(1, count + 1))
+    assert [(tmp_path / f"segments/{number}/1").read_bytes() for number in range(count)] == [
+        b"%d" % number for number in range(count)
+    ]
+
+
+def test_a_segment_that_cannot_be_flushed_ends_the_node(
+    files: Files, reports: Reports, tmp_path: Path
+) -> None:
+    files.order(Append("segments/1/1", b"x"))
+    reports.read(Read("segments/1/1", 0, 1, 7))
+    (tmp_path / "segments/1/1").unlink()
+    files.order(Flush("segments/1/1", 1))
+    reports.until(lambda: bool(reports.failures))
+    assert "segments/1/1 failed: No such file" in reports.failures[0]
+    assert not reports.tokens
