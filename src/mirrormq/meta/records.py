@@ -217,6 +217,21 @@ class GlobalParameter(_Record, frozen=True, tag="global-parameter"):
         return self.name
 
 
+class Session(_Record, frozen=True, tag="session"):
+    """The last command of a node that was applied: `start` counts the starts of its data folder, `number` the
+    commands since then. A command that is proposed again after a fail-over is recognised by it.
+    """
+
+    node: str
+    start: int
+    number: int
+
+    @property
+    def identity(self) -> str:
+        """Key in its table."""
+        return self.node
+
+
 Record = (
     VHost
     | VHostLimits
@@ -229,6 +244,7 @@ Record = (
     | Policy
     | Parameter
     | GlobalParameter
+    | Session
 )
 
 

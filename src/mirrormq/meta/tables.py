@@ -5,7 +5,7 @@ back, so a command either happens as a whole or leaves nothing behind. Rules liv
 `accounts`, not here.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from mirrormq.meta.records import (
@@ -19,6 +19,7 @@ from mirrormq.meta.records import (
     Policy,
     Queue,
     Record,
+    Session,
     TopicPermission,
     User,
     VHost,
@@ -61,6 +62,7 @@ class Tables:
         self.policies: dict[tuple[str, str, bool], Policy] = {}
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.global_parameters: dict[str, GlobalParameter] = {}
+        self.sessions: dict[str, Session] = {}
         self.last_id = 0
         self.changes: list[Change] = []
         self._ranked: dict[tuple[str, bool], tuple[Policy, ...]] = {}
@@ -76,6 +78,7 @@ class Tables:
             Policy: self.policies,
             Parameter: self.parameters,
             GlobalParameter: self.global_parameters,
+            Session: self.sessions,
         }
         self._indexes: dict[str, dict[Any, dict[Any, Any]]] = {
             name: {} for indexes in _INDEXES.values() for name, _ in indexes
@@ -118,6 +121,19 @@ class Tables:
             else:
                 self.put(change.before)
         self.changes.clear()
+
+    def become(self, last_id: int, records: Iterable[Record]) -> list[Change]:
+        """Hold exactly these records; returns what that changed, in an order that watchers can follow."""
+        assert not self.changes, self.changes
+        wanted = {(type(record), record.identity): record for record in records}
+        # Those that refer to others go first and come last.
+        for record in reversed(list(self.records())):
+            if (type(record), record.identity) not in wanted:
+                self.drop(record)
+        for record in wanted.values():
+            self.put(record)
+        self.last_id = last_id
+        return self.take_changes()
 
     def next_id(self) -> int:
         """A number no queue or exchange has had before."""
@@ -229,4 +245,5 @@ _INDEXES: dict[type, tuple[tuple[str, Callable[[Any], object]], ...]] = {
     Policy: (("policies_in", lambda p: p.vhost),),
     Parameter: (("parameters_in", lambda p: p.vhost),),
     GlobalParameter: (),
+    Session: (),
 }
