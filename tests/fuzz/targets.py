@@ -21,6 +21,7 @@ from mirrormq.kernel.outbuffer import Dirty, OutBuffer
 from mirrormq.kernel.topic import TopicMatcher
 from mirrormq.wire.properties import decode_properties
 from tests.fuzz import grammar
+from tests.fuzz.forwardmodel import forward_case
 from tests.fuzz.queuemodel import queue_case
 
 FRAME_MAX = 4096
@@ -239,4 +240,5 @@ TARGETS: dict[str, Callable[[random.Random], None]] = {
     "queue": queue_case,
     "outbuffer": outbuffer_case,
     "topic": topic_case,
+    "forward": forward_case,
 }

@@ -16,7 +16,7 @@ from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.vhost import VHost
-from mirrormq.kernel.cores import QueueCore, Worklist
+from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.log.queuelog import MemoryLog
@@ -210,6 +210,15 @@ class FakeHost:
 
     def drop_log(self, record: records.Queue) -> None:
         """Nothing was kept."""
+
+    def is_master(self, record: records.Queue) -> bool:
+        return True
+
+    def holders(self) -> list[ChannelCore]:
+        return [channel.core for channel in self.channels.values()]
+
+    def refuse_forwarded(self, queue: Queue, pid: int, number: int) -> None:
+        raise AssertionError(pid)
 
     def read(self, file: str, offset: int, length: int, done: Callable[..., None]) -> None:
         raise AssertionError(file)

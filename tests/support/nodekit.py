@@ -38,7 +38,7 @@ class NodeKit:
         self.now = Now(1_000_000, 1_700_000_000_000_000)
         self.disk = MemoryDisk() if disk is None else disk
         rng = SeededRng(len(self.disk.list("")))
-        self.node = Node(self.now, name="mirrormq@test", settings=BrokerSettings(**settings), rng=rng)
+        self.node = self.make_node(BrokerSettings(**settings), rng)
         self.hold_flushes = hold_flushes
         self.notes: list[fx.Note] = []
         self.clients: dict[int, Client] = {}
@@ -48,6 +48,9 @@ class NodeKit:
         fresh = bootstrap_commands("guest", salted_hash(b"guest", b"salt"), "/", ("administrator",))
         self.node.start(self.now, self.disk, fresh)
         self.run()
+
+    def make_node(self, settings: BrokerSettings, rng: SeededRng) -> Node:
+        return Node(self.now, name="mirrormq@test", settings=settings, rng=rng)
 
     def run(self) -> None:
         """Passes until nothing is left to do."""
@@ -96,9 +99,14 @@ class NodeKit:
                 self.paused.discard(effect.conn)
             elif isinstance(effect, fx.Note):
                 self.notes.append(effect)
+            elif isinstance(effect, fx.Send | fx.Cut):
+                self.to_peer(effect)
         if not self.hold_flushes:
             self.flush()
         return bool(items)
+
+    def to_peer(self, effect: fx.Send | fx.Cut) -> None:
+        raise AssertionError(effect)
 
     def _read(self, effect: fx.Read) -> None:
         if effect.file not in self.disk.list(effect.file):

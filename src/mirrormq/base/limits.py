@@ -342,3 +342,21 @@ peer_note_us = 60_000_000
 
 peer_notes_max = 256
 """Addresses whose last note is remembered."""
+
+# --- forwarding to the master of a queue on another node ---
+forward_owed_bytes_max = 16 * 1024 * 1024
+"""Bytes of publishes kept for one master until it reports them; beyond it their publishers are parked."""
+
+forward_block_bytes = 256 * 1024
+"""Bytes of publishes sent to a master as one block; a larger message is a block of its own."""
+assert forward_block_bytes < forward_owed_bytes_max
+
+forward_window_bytes = 512 * 1024
+"""Bytes of deliveries to one consumer of another node that may be under way or wait there for its client."""
+
+publish_timeout_us = 30_000_000
+"""How long a publish waits for a master that is out of reach before it is refused."""
+
+link_grace_us = 5_000_000
+"""How long consumers are kept on both sides while the link between their node and their queue's is broken."""
+assert link_grace_us < publish_timeout_us

@@ -14,7 +14,7 @@ is the table. What happens per message is in `kernel.cores.ChannelCore`.
 import base64
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrormq.base.errors import (
     AmqpError,
@@ -35,6 +35,7 @@ from mirrormq.broker import (
 )
 from mirrormq.broker.confirm import ConfirmTracker
 from mirrormq.broker.consumer import Consumer
+from mirrormq.broker.queueport import Later, QueuePort
 from mirrormq.broker.replyto import ReplyConsumer
 from mirrormq.broker.transactions import Transaction
 from mirrormq.kernel.cores import ChannelCore
@@ -48,7 +49,11 @@ from mirrormq.wire.methods import Method
 
 if TYPE_CHECKING:
     from mirrormq.broker.connection import Connection
-    from mirrormq.broker.queue import Queue
+
+
+T = TypeVar("T")
+
+REMOTE = "remote"
 
 
 class Channel:
@@ -274,6 +279,29 @@ class Channel:
 
         self.connection.propose(command, guarded, wait=wait)
 
+    def wait(self, method: Method, answer: T | Later[T], then: Callable[[T], None]) -> None:
+        """Go on with the answer, now or when another node has given it."""
+        if isinstance(answer, Later):
+            self.wait_for(method, answer, then)
+        else:
+            then(answer)
+
+    def wait_for(self, method: Method, answer: Later[T], then: Callable[[T], None]) -> None:
+        """Go on with the answer when it is here; the connection is parked until then."""
+
+        def guarded(value: T | AmqpError) -> None:
+            if not self.core.closing:
+                try:
+                    if isinstance(value, AmqpError):
+                        raise value
+                    then(value)
+                except AmqpError as error:
+                    self.on_error(error, method)
+            self.connection.unpark(REMOTE)
+
+        self.connection.park(REMOTE)
+        answer.when(guarded)
+
     def check(self, right: Right, kind: str, name: str) -> None:
         """Raise 403 unless the user may do this to that queue or exchange."""
         name = name or DEFAULT_EXCHANGE
@@ -301,7 +329,7 @@ class Channel:
             raise not_found(f"no {self.text('exchange', name)}")
         return exchange
 
-    def queue(self, name: str, *, may_be_damaged: bool = False) -> "Queue":
+    def queue(self, name: str, *, may_be_damaged: bool = False) -> QueuePort:
         """Find a queue this connection may use; 404 if there is none, 405 if it is exclusive to another."""
         queue = self.vhost.queues.get(name)
         if queue is None:

@@ -28,7 +28,7 @@ def on_qos(channel: "Channel", method: methods.BasicQos) -> None:
         channel.core.prefetch_limit = 0
         channel.prefetch_count = method.prefetch_count
     for consumer in channel.consumers.values():
-        consumer.queue.core.touch()  # a higher limit lets it take more at once
+        consumer.queue.credit_changed(consumer)
     channel.send(methods.BasicQosOk())
 
 
@@ -60,10 +60,13 @@ def on_consume(channel: "Channel", method: methods.BasicConsume) -> None:
         prefetch=channel.prefetch_count,
         arguments=method.arguments,
     )
-    queue.consume(consumer)
-    channel.consumers[tag] = consumer
+    channel.wait(method, queue.consume(consumer), lambda _: _consuming(channel, method, consumer))
+
+
+def _consuming(channel: "Channel", method: methods.BasicConsume, consumer: Consumer) -> None:
+    channel.consumers[consumer.tag] = consumer
     if not method.nowait:
-        channel.send(methods.BasicConsumeOk(tag))
+        channel.send(methods.BasicConsumeOk(consumer.tag))
 
 
 def on_cancel(channel: "Channel", method: methods.BasicCancel) -> None:
@@ -72,8 +75,11 @@ def on_cancel(channel: "Channel", method: methods.BasicCancel) -> None:
     if reply is not None and reply.tag == method.consumer_tag:
         channel.reply_consumer = None
     consumer = channel.consumers.pop(method.consumer_tag, None)
-    if consumer is not None:
-        consumer.queue.cancel(consumer)
+    done = None if consumer is None else consumer.queue.cancel(consumer)
+    channel.wait(method, done, lambda _: _answer_cancel(channel, method))
+
+
+def _answer_cancel(channel: "Channel", method: methods.BasicCancel) -> None:
     if not method.nowait:
         channel.send(methods.BasicCancelOk(method.consumer_tag))
 
@@ -88,7 +94,7 @@ def on_get(channel: "Channel", method: methods.BasicGet) -> None:
             f"cannot obtain access to locked {queue.text}. basic.get operations are not supported "
             "by quorum queues with single active consumer"
         )
-    if queue.wait_to_get(lambda: _get_again(channel, method)):
+    if queue.wait_to_get(channel, lambda: _get_again(channel, method)):
         channel.connection.park(GET)
     elif not queue.get(channel.core, method.no_ack):
         channel.send(methods.BasicGetEmpty())

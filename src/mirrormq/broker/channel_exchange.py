@@ -231,7 +231,10 @@ def _destination(channel: "Channel", ends: Ends) -> records.Queue | records.Exch
 
 
 def _check_owner(channel: "Channel", destination: records.Queue | records.Exchange) -> None:
-    if isinstance(destination, records.Queue) and destination.owner not in (None, channel.connection.conn_id):
+    if not isinstance(destination, records.Queue) or destination.owner is None:
+        return
+    # Connections have numbers of their own on every node.
+    if destination.owner != channel.connection.conn_id or not channel.host.is_master(destination):
         raise arguments.locked(destination)
 
 

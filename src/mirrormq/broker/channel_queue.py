@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from mirrormq.base.errors import access_refused, precondition_failed
 from mirrormq.broker import arguments, replyto
 from mirrormq.broker.channel_exchange import RESERVED_PREFIX, Ends, bind, unbind, without_line_ends
+from mirrormq.broker.queueport import Counts, QueuePort
 from mirrormq.meta import records
-from mirrormq.meta.commands import DeclareQueue, DeleteQueue
+from mirrormq.meta.commands import DeclareQueue
 from mirrormq.meta.state import Outcome
 from mirrormq.wire import methods
 from mirrormq.wire.methods import Method
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
-    from mirrormq.broker.queue import Queue
 
 
 def on_declare(channel: "Channel", method: methods.QueueDeclare) -> None:
@@ -27,7 +27,7 @@ def on_declare(channel: "Channel", method: methods.QueueDeclare) -> None:
     if name.startswith(replyto.QUEUE):
         replyto.declare(channel, method, name)
     elif method.passive:
-        _answer_declare(channel, method, channel.queue(name))
+        _answer_declare(channel, method, channel.queue(name), is_use=False)
     else:
         _declare(channel, method, name)
 
@@ -40,25 +40,18 @@ def on_delete(channel: "Channel", method: methods.QueueDelete) -> None:
         _answer_delete(channel, method, 0)
         return
     queue = channel.queue(name, may_be_damaged=True)
-    count = ready_count(queue)
-    if method.if_empty and count:
-        raise precondition_failed(f"{queue.text} not empty")
-    if method.if_unused and queue.consumer_count:
-        raise precondition_failed(f"{queue.text} in use")
-    record = queue.record
-    channel.propose(
-        method,
-        DeleteQueue(record.vhost, record.name, record.id),
-        lambda _: _answer_delete(channel, method, count),
-        wait=record.outlives_restart,
-    )
+    later = queue.delete(if_unused=method.if_unused, if_empty=method.if_empty)
+    channel.wait_for(method, later, lambda count: _answer_delete(channel, method, count))
 
 
 def on_purge(channel: "Channel", method: methods.QueuePurge) -> None:
     """Remove all messages nobody holds."""
     name = channel.queue_name(method.queue)
     channel.check("read", "queue", name)
-    count = channel.queue(name).purge()
+    channel.wait(method, channel.queue(name).purge(), lambda count: _answer_purge(channel, method, count))
+
+
+def _answer_purge(channel: "Channel", method: methods.QueuePurge, count: int) -> None:
     if not method.nowait:
         channel.send(methods.QueuePurgeOk(count))
 
@@ -112,11 +105,14 @@ def _declare(channel: "Channel", method: methods.QueueDeclare, name: str) -> Non
     channel.check("configure", "queue", name)
     existing = channel.vhost.queues.get(name)
     if existing is not None:
+        if not existing.is_local:
+            existing.may_use(
+                channel.connection.conn_id
+            )  # connections have numbers of their own on every node
         arguments.assert_queue_equivalent(
             existing.record, table, durable=durable, auto_delete=method.auto_delete, owner=owner
         )
-        existing.touch_used()
-        _answer_declare(channel, method, existing)
+        _answer_declare(channel, method, existing, is_use=True)
         return
     _check_new(channel, method, name, table)
     record = records.Queue(
@@ -172,22 +168,20 @@ def _declared(channel: "Channel", method: methods.QueueDeclare, name: str, outco
         channel.send(methods.QueueDeclareOk(name, 0, 0))
 
 
-def _answer_declare(channel: "Channel", method: methods.QueueDeclare, queue: "Queue") -> None:
-    channel.last_queue = queue.name
-    if not method.nowait:
-        channel.send(methods.QueueDeclareOk(queue.name, ready_count(queue), queue.consumer_count))
+def _answer_declare(
+    channel: "Channel", method: methods.QueueDeclare, queue: QueuePort, *, is_use: bool
+) -> None:
+    def answer(counts: Counts) -> None:
+        channel.last_queue = queue.name
+        if not method.nowait:
+            channel.send(methods.QueueDeclareOk(queue.name, counts.messages, counts.consumers))
+
+    channel.wait(method, queue.counts(is_use=is_use), answer)
 
 
 def _answer_delete(channel: "Channel", method: methods.QueueDelete, count: int) -> None:
     if not method.nowait:
         channel.send(methods.QueueDeleteOk(count))
-
-
-def ready_count(queue: "Queue") -> int:
-    """Count the messages ready; those published earlier in this pass count too, so admit them first."""
-    if queue.core.pending:
-        queue.turn()
-    return queue.message_count
 
 
 HANDLERS: dict[type[Method], Callable[["Channel", Any], None]] = {

@@ -250,7 +250,7 @@ class Connection:
     def unpark(self, reason: str) -> None:
         """Whatever `reason` waited for has come; go on unless something else is awaited."""
         self._parks.discard(reason)
-        if not self._parks:
+        if not self._parks and self.state != GONE:
             self.host.heard(self)
             self._run()
 
@@ -526,7 +526,7 @@ class Connection:
             channel.stop()
         if self.owns_queues:
             self.owns_queues = False
-            self.host.propose(ConnectionGone(self.conn_id), _ignore, False)
+            self.host.propose(ConnectionGone(self.conn_id, self.host.node_name), _ignore, False)
 
     # --- heartbeats -----------------------------------------------------------------------------
 

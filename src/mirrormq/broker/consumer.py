@@ -4,14 +4,35 @@ Among consumers with credit the highest `x-priority` is served first and equals 
 active consumer only the first registered one is served until it goes.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from mirrormq.base.errors import access_refused
+from mirrormq.base.errors import AmqpError, access_refused
 from mirrormq.kernel.cores import ConsumerCore
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
-    from mirrormq.broker.queue import Queue
+    from mirrormq.broker.queueport import QueuePort
+
+
+class Subscriber(Protocol):
+    """A consumer as its queue's master sees it: one of a channel here, or of another node."""
+
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    prefetch: int
+    """How many unacknowledged messages it may hold; 0 = any number."""
+    priority: int
+    active: bool
+    core: ConsumerCore
+
+    def is_reading(self) -> bool:
+        """Does whoever is behind it take what is written, or did so a moment ago?"""
+        ...
+
+    def cancelled(self) -> None:
+        """The queue no longer serves it."""
+        ...
 
 
 class Consumer:
@@ -20,7 +41,7 @@ class Consumer:
     def __init__(
         self,
         channel: "Channel",
-        queue: "Queue",
+        queue: "QueuePort",
         tag: str,
         *,
         no_ack: bool,
@@ -36,12 +57,18 @@ class Consumer:
         self.arguments = arguments
         self.priority: int = arguments.get("x-priority", 0)
         self.active = True
+        self.prefetch = prefetch
         self.core = ConsumerCore(channel.core, tag.encode("utf-8", "surrogateescape"), no_ack, prefetch)
+        self.source = queue.core
+        """Where its messages come from; for a queue mastered elsewhere what has arrived of them here."""
 
-    @property
-    def prefetch(self) -> int:
-        """How many unacknowledged messages it may hold; 0 = any number."""
-        return self.core.prefetch
+    def is_reading(self) -> bool:
+        """Does the client take what is written to it, or did so a moment ago?"""
+        return self.channel.connection.is_reading()
+
+    def cancelled(self) -> None:
+        """The queue is gone or broken: tell the client."""
+        self.channel.cancelled_by_server(self)
 
 
 class Consumers:
@@ -49,13 +76,13 @@ class Consumers:
 
     def __init__(self, single_active: bool) -> None:
         self.single_active = single_active
-        self.members: list[Consumer] = []
+        self.members: list[Subscriber] = []
         self.had_any = False
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def add(self, consumer: Consumer, queue_text: str) -> None:
+    def add(self, consumer: Subscriber, queue_text: str) -> None:
         """Register; refused while an exclusive consumer exists, or if this one wants to be exclusive among
         others.
         """
@@ -65,7 +92,7 @@ class Consumers:
         self.had_any = True
         self._choose_active()
 
-    def remove(self, consumer: Consumer) -> bool:
+    def remove(self, consumer: Subscriber) -> bool:
         """Forget it; False if it was not registered."""
         if consumer not in self.members:
             return False
@@ -73,7 +100,12 @@ class Consumers:
         self._choose_active()
         return True
 
-    def clear(self) -> list[Consumer]:
+    def replace(self, old: Subscriber, new: Subscriber) -> None:
+        """The same consumer after its node was out of reach for a moment; it keeps its place."""
+        self.members[self.members.index(old)] = new
+        self._choose_active()
+
+    def clear(self) -> list[Subscriber]:
         """Forget all; return who they were."""
         members, self.members = self.members, []
         return members
@@ -89,3 +121,21 @@ class Consumers:
     def _choose_active(self) -> None:
         for position, member in enumerate(self.members):
             member.active = position == 0 or not self.single_active
+
+
+def move_consumer(consumer: Consumer, successor: "QueuePort") -> None:
+    """The queue has another master: register a consumer of this node there; if that fails tell the client."""
+    consumer.queue, consumer.source = successor, successor.core
+    consumer.core.prefetch = consumer.prefetch
+
+    def answered(error: AmqpError | None) -> None:
+        if error is not None:
+            consumer.cancelled()
+
+    try:
+        later = successor.consume(consumer)
+    except AmqpError:
+        consumer.cancelled()
+        return
+    if later is not None:
+        later.when(answered)

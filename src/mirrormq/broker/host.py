@@ -3,14 +3,14 @@
 The node implements it for real; tests and the simulator use the same node or a fake with these members.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.rng import Rng
 from mirrormq.base.types import Now, Peer
-from mirrormq.kernel.cores import QueueCore, Worklist
+from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.log.disk import ReadDone
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
     from mirrormq.broker.connection import Connection
     from mirrormq.broker.queue import Queue
+    from mirrormq.broker.queueport import QueuePort
     from mirrormq.broker.vhost import VHost
 
 
@@ -137,7 +138,19 @@ class Host(Protocol):
         """Read a part of a file of the data folder; `done` gets the bytes, or None and why not."""
         ...
 
-    def wake_queue(self, queue: "Queue", at_mono: int) -> None:
+    def is_master(self, record: records.Queue) -> bool:
+        """Is this node the queue's master?"""
+        ...
+
+    def holders(self) -> Iterable[ChannelCore]:
+        """Everybody on this node or another who may hold messages of queues mastered here."""
+        ...
+
+    def refuse_forwarded(self, queue: "Queue", pid: int, number: int) -> None:
+        """A queue mastered here refused a publish that came from another node."""
+        ...
+
+    def wake_queue(self, queue: "QueuePort", at_mono: int) -> None:
         """Give the queue a turn at this time."""
         ...
 

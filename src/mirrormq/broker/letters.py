@@ -5,6 +5,7 @@ Guarantees
   sent. Its removal is written when every durable target has the letter on disk. After a crash the letters of
   what is still dying are sent again, as they were; a target drops those it has. So each durable target gets
   each letter exactly once.
+- A letter leaves for a target on another node only when its death is durable here.
 - Letters reach a target in the order of their numbers, those sent again first.
 - What nobody could get back after a crash is not waited for: letters that are transient or that go to
   queues which do not outlive a restart. Without a target at all the entry is dropped and counted.
@@ -32,6 +33,7 @@ from mirrormq.log.dying import Death
 
 if TYPE_CHECKING:
     from mirrormq.broker.queue import Queue
+    from mirrormq.broker.queueport import QueuePort
 
 REASONS: dict[int, Reason] = {
     REASON_REJECTED: "rejected",
@@ -48,7 +50,7 @@ class _Parcel(NamedTuple):
     """A letter and the queues it goes to; `number` if it is waited for, else 0."""
 
     message: Message
-    targets: "list[Queue]"
+    targets: "list[QueuePort]"
     number: int
     is_resent: bool = False
 
@@ -94,7 +96,10 @@ class Letters:
         deaths = [self._open[parcel.number].death for parcel in parcels if parcel.number]
         if deaths:
             # Written before the letters: whichever of them a crash leaves, the deaths they tell of are there.
-            self._log.die(deaths, self._queue.host.now)
+            has_far = any(
+                parcel.number and not target.is_local for parcel in parcels for target in parcel.targets
+            )
+            self._log.die(deaths, self._queue.host.now, flush=has_far)
         for parcel in parcels:
             self._post(parcel)
 
@@ -120,7 +125,7 @@ class Letters:
         """Decide what becomes of a dead entry. If nobody has to be waited for, it leaves the queue now."""
         queue = self._queue
         exchange, key = queue.settings.dead_letter_exchange, queue.settings.dead_letter_key
-        targets: list[Queue] = []
+        targets: list[QueuePort] = []
         durable: tuple[int, ...] = ()
         if exchange is not None:  # else a policy was cleared since it died
             letter = dead_letter(queue, message, reason, queue.host.now)
@@ -128,7 +133,7 @@ class Letters:
             targets = queue.vhost.dead_letter_targets(exchange, letter)
             queue.dead_letters_dropped += not targets
             if seq and message.persistent:
-                durable = tuple(target.record.log_id for target in targets if _outlives(target))
+                durable = tuple(target.record.log_id for target in targets if target.outlives)
         if not durable or (reason == REASON_MAXLEN and self._is_over_bound()):
             if seq:
                 queue.core.leave(seq, reason)
@@ -142,10 +147,21 @@ class Letters:
 
     def _post(self, parcel: _Parcel) -> None:
         for target in parcel.targets:
-            if parcel.number and _outlives(target):
+            if parcel.number and target.outlives and not target.is_local:
+                self._post_far(parcel, target)
+            elif parcel.number and target.outlives:
                 target.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
             else:
                 target.core.push(parcel.message)
+
+    def _post_far(self, parcel: _Parcel, target: "QueuePort") -> None:
+        """A letter may not reach another node's disk before its death is on ours: a crash in between would
+        give its number to another letter, which the target would then take for this one and drop.
+        """
+        message, number, is_resent = parcel.message, parcel.number, parcel.is_resent
+        self._log.when_durable(
+            self._log.end, lambda: target.receive(message, self, number, is_resent=is_resent)
+        )
 
     def _send_again(self, death: Death, message: Message) -> None:
         """A crash came before the removal: send the same letter to those of its durable targets still there.
@@ -206,7 +222,3 @@ def dead_letter(queue: "Queue", message: Message, reason: int, now: Now) -> Dead
     assert exchange is not None
     key = queue.settings.dead_letter_key
     return make_dead_letter(message, REASONS[reason], now, queue=queue.name, exchange=exchange, key=key)
-
-
-def _outlives(queue: "Queue") -> bool:
-    return isinstance(queue.log, DurableLog)

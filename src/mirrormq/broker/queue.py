@@ -16,31 +16,39 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
-from mirrormq.base.errors import resource_locked
+from mirrormq.base.errors import precondition_failed, resource_locked
 from mirrormq.broker.arguments import QueueSettings
-from mirrormq.broker.consumer import Consumer, Consumers
+from mirrormq.broker.consumer import Consumer, Consumers, Subscriber, move_consumer
 from mirrormq.broker.letters import Letters, dead_letter
+from mirrormq.broker.queueport import Counts, Later, Parkable, QueuePort, Sender
 from mirrormq.broker.readback import ReadBack
 from mirrormq.kernel.cores import REASON_DELIVERY_LIMIT, ChannelCore, QueueCore
 from mirrormq.kernel.message import Message
-from mirrormq.kernel.records import PID_OF_LETTERS
+from mirrormq.kernel.records import PID_OF_HOMES, PID_OF_LETTERS
 from mirrormq.log.durable import DurableLog, horizon_ahead
 from mirrormq.log.queuelog import QueueLog
 from mirrormq.meta import records
 from mirrormq.meta.commands import DeleteQueue
+from mirrormq.meta.state import Outcome
 from mirrormq.wire.properties import raw_headers, replace_headers
 from mirrormq.wire.table import join_table, split_table
 
 if TYPE_CHECKING:
-    from mirrormq.broker.connection import Connection
     from mirrormq.broker.host import Host
     from mirrormq.broker.vhost import VHost
 
 NO_LIMIT = (1 << 63) - 1
 
 
+def _ignore(_: Outcome) -> None:
+    """Nobody waits for it."""
+
+
 class Queue:
     """A queue mastered here."""
+
+    is_local = True
+    is_available = True
 
     def __init__(self, host: "Host", vhost: "VHost", record: records.Queue, settings: QueueSettings) -> None:
         self.host = host
@@ -64,13 +72,13 @@ class Queue:
         """Dead letters that reached no queue, or were refused by this one."""
         self.letters: Letters | None = None
         """The dead letters of a durable queue, once it has had one."""
-        self._receiving: list[tuple[Letters, int]] = []
+        self._receiving: list[tuple[Sender, int]] = []
         """Numbered dead letters that wait to be admitted."""
         self._ahead = horizon_ahead([])
         self._rate = 0
         self._measured_at = host.now.mono
         self._measured_taken = 0
-        self._parked: list[Connection] = []
+        self._parked: list[Parkable] = []
         self._wake_at = 0
         self._sweep_position = 0
         self._sweep_not_before = 0
@@ -99,6 +107,19 @@ class Queue:
         return f"queue '{self.name}' in vhost '{self.vhost.name}'"
 
     @property
+    def outlives(self) -> bool:
+        """Does what it takes survive a restart?"""
+        return isinstance(self.log, DurableLog)
+
+    def counts(self, *, is_use: bool) -> Counts:
+        """Messages ready and consumers; what was published earlier in this pass counts too."""
+        if is_use:
+            self.used_at = self.host.now.mono
+        if self.core.pending:
+            self.turn()
+        return Counts(self.core.ready, len(self.consumers))
+
+    @property
     def message_count(self) -> int:
         """Messages ready for delivery."""
         return self.core.ready
@@ -119,12 +140,12 @@ class Queue:
 
     # --- clients --------------------------------------------------------------------------------
 
-    def consume(self, consumer: Consumer) -> None:
+    def consume(self, consumer: Subscriber) -> None:
         """Register a consumer; it is served from the end of this pass on."""
         self.consumers.add(consumer, self.text)
         self._consumers_changed()
 
-    def cancel(self, consumer: Consumer) -> None:
+    def cancel(self, consumer: Subscriber) -> None:
         """Forget a consumer; the last one takes an auto-delete queue with it."""
         if not self.consumers.remove(consumer):
             return
@@ -132,7 +153,16 @@ class Queue:
         if self.record.auto_delete and not self.consumers and not self.core.gone:
             self._delete()
 
-    def wait_to_get(self, again: Callable[[], None]) -> bool:
+    def credit_changed(self, consumer: Subscriber) -> None:  # noqa: ARG002
+        """A higher limit lets it take more at once."""
+        self.core.touch()
+
+    def back(self, old: Subscriber, new: Subscriber) -> None:
+        """A consumer of another node is there again, in its old place."""
+        self.consumers.replace(old, new)
+        self._consumers_changed()
+
+    def wait_to_get(self, channel: object, again: Callable[[], None]) -> bool:  # noqa: ARG002
         """Must the head be read first, or the log hear of its delivery? Then call `again` later."""
         self.turn()  # what this pass brought so far stands before the request, limits and consumers included
         self._reach()
@@ -160,22 +190,44 @@ class Queue:
         self.core.touch()
         return count
 
-    def touch_used(self) -> None:
-        """A redeclaration counts as use for x-expires."""
-        self.used_at = self.host.now.mono
+    def delete(self, *, if_unused: bool, if_empty: bool) -> Later[int]:
+        """Delete the queue unless a condition fails; the answer is how many messages were ready."""
+        counts = self.counts(is_use=False)
+        if if_empty and counts.messages:
+            raise precondition_failed(f"{self.text} not empty")
+        if if_unused and counts.consumers:
+            raise precondition_failed(f"{self.text} in use")
+        later: Later[int] = Later()
+        self._delete(lambda _: later.answer(counts.messages))
+        return later
 
-    def destroy(self) -> list[Consumer]:
+    def retire(self, successor: QueuePort) -> None:
+        """Another node is the master now: what waits goes there, and so do the consumers of this node.
+
+        What consumers hold is theirs no more: the new master gives it out again.
+        """
+        consumers = self.consumers.clear()
+        successor.core.take_over(self.core)
+        self._stop()
+        for consumer in consumers:
+            if isinstance(consumer, Consumer):
+                move_consumer(consumer, successor)
+
+    def destroy(self) -> list[Subscriber]:
         """The queue is deleted: tell its consumers, let its publishers go on, free its messages in slices."""
         consumers = self.consumers.clear()
-        self.core.destroy()
+        self._stop()
+        for consumer in consumers:
+            consumer.cancelled()
         self.host.drop_log(self.record)
+        return consumers
+
+    def _stop(self) -> None:
+        self.core.destroy()
         received, self._receiving = self._receiving, []
         _tell_senders(received)
         self._answer_gets()
-        for consumer in consumers:
-            consumer.channel.cancelled_by_server(consumer)
         self._release_parked()
-        return consumers
 
     def _consumers_changed(self) -> None:
         self.used_at = self.host.now.mono
@@ -250,7 +302,7 @@ class Queue:
         """Seqs of this queue's entries that consumers hold."""
         if not self.core.unacked:
             return []
-        return [seq for channel in self.host.channels.values() for seq in channel.core.held_seqs(self.core)]
+        return [seq for holder in self.host.holders() for seq in holder.held_seqs(self.core)]
 
     def _admit_within_limits(self) -> None:
         """Apply max-length: what consumers take at once does not count, as in RabbitMQ."""
@@ -281,6 +333,8 @@ class Queue:
                 channel.confirm.nack(pseq)
             elif pid & PID_OF_LETTERS:
                 self._refuse_letter(pid ^ PID_OF_LETTERS, pseq)
+            elif pid & PID_OF_HOMES:
+                self.host.refuse_forwarded(self, pid, pseq)
 
     def _bound_memory(self) -> None:
         """Leave what is far from the head to the log, and read the head back when it lies there."""
@@ -310,7 +364,7 @@ class Queue:
         self.host.note("error", f"{self.text} is damaged and no longer served: {reason}; {cure}")
         self._answer_gets()
         for consumer in consumers:
-            consumer.channel.cancelled_by_server(consumer)
+            consumer.cancelled()
         self._release_parked()
 
     def _count_returns(self) -> None:
@@ -344,7 +398,7 @@ class Queue:
 
     # --- dead letters from others ---------------------------------------------------------------
 
-    def receive(self, message: Message, sender: Letters, number: int, *, is_resent: bool) -> None:
+    def receive(self, message: Message, sender: Sender, number: int, *, is_resent: bool) -> None:
         """Take a numbered dead letter, unless the log has it; the sender hears when it is durable.
 
         A damaged queue takes nothing: its letters stay where they died until it is whole again, or gone.
@@ -412,10 +466,10 @@ class Queue:
         else:
             self._delete()
 
-    def _delete(self) -> None:
+    def _delete(self, done: Callable[[Outcome], None] = _ignore) -> None:
         record = self.record
         command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
-        self.host.propose(command, lambda _: None, record.outlives_restart)
+        self.host.propose(command, done, record.outlives_restart)
 
     # --- pace -----------------------------------------------------------------------------------
 
@@ -445,15 +499,15 @@ class Queue:
         if self.core.ready_bytes <= limit:
             return False
         return any(
-            member.active and member.core.may_take() and member.channel.connection.is_reading()
+            member.active and member.core.may_take() and member.is_reading()
             for member in self.consumers.members
         )
 
-    def park(self, connection: "Connection") -> None:
-        """Hold this publishing connection until the consumers have caught up."""
-        if connection not in self._parked:
-            self._parked.append(connection)
-            connection.park("ahead")
+    def park(self, publisher: Parkable) -> None:
+        """Hold this publishing connection or node until the consumers have caught up."""
+        if publisher not in self._parked:
+            self._parked.append(publisher)
+            publisher.park("ahead")
             self._wake_in(limits.output_stall_us)
 
     def _release_if_caught_up(self) -> None:
@@ -469,7 +523,7 @@ class Queue:
             connection.unpark("ahead")
 
 
-def _tell_senders(received: list[tuple[Letters, int]]) -> None:
+def _tell_senders(received: list[tuple[Sender, int]]) -> None:
     for sender, number in received:
         sender.arrived(number)
 

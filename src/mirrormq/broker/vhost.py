@@ -18,6 +18,7 @@ from mirrormq.broker.arguments import QueueSettings, queue_settings, text
 from mirrormq.broker.deadletter import DeadLetter
 from mirrormq.broker.exchange import Letter
 from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import QueuePort
 from mirrormq.broker.replyto import ReplyConsumer
 from mirrormq.broker.routes import Place, Router
 from mirrormq.kernel.frames import Route, RouteMemo
@@ -29,13 +30,13 @@ from mirrormq.wire.properties import Properties
 if TYPE_CHECKING:
     from mirrormq.broker.host import Host
 
-MakeQueue = Callable[["Host", "VHost", records.Queue, QueueSettings], Queue]
+MakeQueue = Callable[["Host", "VHost", records.Queue, QueueSettings], QueuePort]
 
 
 class Routed(NamedTuple):
     """Where one message goes."""
 
-    queues: list[Queue]
+    queues: list[QueuePort]
     exchange_found: bool
     replies: list[ReplyConsumer]
     """Requesters waiting for this answer; no queues, so with `mandatory` it still counts as unroutable."""
@@ -48,7 +49,7 @@ class VHost:
         """Start empty; whoever starts the node applies what the metadata holds already."""
         self.host = host
         self.name = name
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, QueuePort] = {}
         self.router = Router(self.queues)
         self.version = 0
         """Grows with every change that may change a route."""
@@ -93,7 +94,7 @@ class VHost:
         """Find the queues a message with these keys and headers would reach."""
         return self._route(exchange, Letter((key, *extra_keys), Properties(headers=headers)))
 
-    def dead_letter_targets(self, exchange: str, letter: DeadLetter) -> list[Queue]:
+    def dead_letter_targets(self, exchange: str, letter: DeadLetter) -> list[QueuePort]:
         """The queues a dead letter enters; none if the exchange is missing or a cycle would close."""
         keys = (letter.message.routing_key, *letter.extra_keys)
         routed = self._route(exchange, Letter(keys, letter.message.properties))
@@ -158,6 +159,10 @@ class VHost:
         existing = self.queues.get(record.name)
         if existing is None:
             self.queues[record.name] = self._make_queue(self.host, self, record, settings)
+        elif existing.is_local != self.host.is_master(record):
+            # In the table first: what its consumers do when they are moved must find the new one.
+            successor = self.queues[record.name] = self._make_queue(self.host, self, record, settings)
+            existing.retire(successor)
         else:
             existing.record = record
             existing.configure(settings)

@@ -11,6 +11,7 @@ cdef enum:
     HOW_ACK = 0
     HOW_REQUEUE = 1
     HOW_REJECT = 2
+    HOW_UNSEEN = 3      # back to its place, marked but not counted: no client has seen it
 
 cdef uint64_t next_stamp() noexcept
 
@@ -33,6 +34,7 @@ cdef class ChannelCore(UnackedRing):
     cdef bint confirming                 # already in the reader's list of this pass
     cdef uint64_t stamp                  # of the barrier being collected
     cdef list targets                    # queues published to since the last barrier
+    cdef list wanting                    # queues that stopped at the shared prefetch
     # content being assembled, owned by the frame reader
     cdef int expect
     cdef object route
@@ -43,6 +45,8 @@ cdef class ChannelCore(UnackedRing):
 
     cdef void track(self, QueueCore queue, ConsumerCore consumer, const Entry* e, int64_t now_mono) noexcept
     cdef int note_target(self, QueueCore queue) except -1
+    cdef int note_wanting(self, QueueCore queue) except -1
+    cdef int wake_wanting(self) except -1
     cdef bint is_known(self, uint64_t tag, bint multiple) noexcept
     cdef bint end(self, uint64_t tag, bint multiple, int how) except -1
     cdef int finish(self, uint64_t tag, int how) except -1
@@ -52,6 +56,7 @@ cdef class ConsumerCore:
     cdef readonly ChannelCore channel
     cdef readonly bytes tag
     cdef readonly bint no_ack
+    cdef readonly bint unbound             # no prefetch limit binds it: its client does not acknowledge
     cdef public uint32_t prefetch
     cdef readonly uint32_t unacked
     cdef readonly uint64_t delivered

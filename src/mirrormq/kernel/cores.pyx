@@ -51,6 +51,7 @@ cdef class ChannelCore(UnackedRing):
         self.out = out
         self.flow = True
         self.targets = []
+        self.wanting = []
         self.stamp = next_stamp()
 
     def __dealloc__(self):
@@ -72,7 +73,7 @@ cdef class ChannelCore(UnackedRing):
         queue.unacked_bytes += e.msg.body_len
         if consumer is not None:
             consumer.unacked += 1
-            self.held += 1
+            self.held += not consumer.unbound
 
     cdef int finish(self, uint64_t tag, int how) except -1:
         """One outstanding delivery ends: settled, returned to its queue, or rejected for good."""
@@ -86,10 +87,26 @@ cdef class ChannelCore(UnackedRing):
         queue.unacked_bytes -= size
         if s.consumer != NULL:
             (<ConsumerCore>s.consumer).unacked -= 1
-            self.held -= 1
+            self.held -= not (<ConsumerCore>s.consumer).unbound
+            if self.wanting and self.held < self.prefetch_limit:
+                self.wake_wanting()
         # Last, when all numbers are right: dropping a reference may run anything.
         Py_XDECREF(s.consumer)
         Py_DECREF(queue)
+        return 0
+
+    cdef int note_wanting(self, QueueCore queue) except -1:
+        if queue not in self.wanting:
+            self.wanting.append(queue)
+        return 0
+
+    cdef int wake_wanting(self) except -1:
+        """The shared prefetch has room again: an ack for one queue lets the consumers of others go on."""
+        cdef list wanting = self.wanting
+        cdef QueueCore queue
+        self.wanting = []
+        for queue in wanting:
+            queue.note_touch()
         return 0
 
     cdef int finish_upto(self, uint64_t tag, int how) except -1:
@@ -149,7 +166,7 @@ cdef class ChannelCore(UnackedRing):
         for target in targets:
             queue = <QueueCore?>target
             queue.append(message.msg, self.uid, self.publish_no)
-            if queue.durable and message.msg.flags & MSG_PERSISTENT:
+            if queue.remote or (queue.durable and message.msg.flags & MSG_PERSISTENT):
                 self.note_target(queue)
 
     def held_seqs(self, QueueCore queue not None) -> list:
@@ -176,7 +193,9 @@ cdef class ChannelCore(UnackedRing):
 cdef class ConsumerCore:
     """Credit of one consumer."""
 
-    def __cinit__(self, ChannelCore channel not None, bytes tag not None, bint no_ack, uint32_t prefetch):
+    def __cinit__(self, ChannelCore channel not None, bytes tag not None, bint no_ack, uint32_t prefetch,
+                  bint unbound=False):
+        self.unbound = unbound
         if len(tag) > 255:
             raise ValueError("a consumer tag holds at most 255 bytes")
         self.channel = channel
@@ -188,7 +207,7 @@ cdef class ConsumerCore:
         cdef ChannelCore ch = self.channel
         if not ch.flow or ch.closing:
             return False
-        if self.no_ack:
+        if self.no_ack or self.unbound:
             return True
         if self.prefetch and self.unacked >= self.prefetch:
             return False
@@ -259,6 +278,8 @@ cdef class QueueCore(QueueStore):
                 consumer = <ConsumerCore>group.members[group.turn]
                 group.turn += 1
                 if not consumer.able():
+                    if consumer.channel.prefetch_limit:
+                        consumer.channel.note_wanting(self)
                     idle += 1
                     continue
                 first = self.head(&at)
@@ -283,8 +304,8 @@ cdef class QueueCore(QueueStore):
         return sent
 
     def get(self, ChannelCore channel not None, bint no_ack, int64_t now_wall, int64_t now_mono,
-            uint64_t upto=0xffffffffffffffff) -> bool:
-        """basic.get: writes get-ok and content; False = nothing ready."""
+            uint64_t upto=0xffffffffffffffff, uint64_t elsewhere=0) -> bool:
+        """basic.get: writes get-ok and content; False = nothing ready. `elsewhere`: ready at the master."""
         cdef Level* at = NULL
         cdef Entry* first
         cdef uint64_t before = self.ready
@@ -297,7 +318,7 @@ cdef class QueueCore(QueueStore):
         self.note_touch()
         self.make_room(channel, no_ack)
         channel.out.put_get_ok(channel.number, channel.next_tag, first.flags & ENTRY_REDELIVERED, first.msg,
-                               <uint32_t>min(self.ready - 1, <uint64_t>0xffffffff))
+                               <uint32_t>min(self.ready - 1 + elsewhere, <uint64_t>0xffffffff))
         self.hand_out(channel, None, at, no_ack, now_mono)
         self.got += 1
         return True
@@ -314,10 +335,11 @@ cdef class QueueCore(QueueStore):
             self.settle_seq(e.seq, ACK)
             self.acked += 1
             msg_release(e.msg)
-        elif how == HOW_REQUEUE:
+        elif how == HOW_REQUEUE or how == HOW_UNSEEN:
             back = e[0]
+            # Also if nobody saw it: later ones may have been delivered, and the mark excuses the order.
             back.flags |= ENTRY_REDELIVERED
-            if self.counted:
+            if self.counted and how == HOW_REQUEUE:
                 list_push(&self.coming_back, &back)
             else:
                 self.give_back(&back)

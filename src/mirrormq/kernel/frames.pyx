@@ -471,7 +471,7 @@ cdef class FrameReader:
             if queue.fed_stamp != self.stamp:
                 self.fed.append(queue)
                 queue.fed_stamp = self.stamp
-            if ch.confirm and queue.durable and m.flags & MSG_PERSISTENT:
+            if ch.confirm and (queue.remote or (queue.durable and m.flags & MSG_PERSISTENT)):
                 ch.note_target(queue)
         self.drop_partial(ch)
         return None

@@ -83,7 +83,8 @@ cdef class Dirty:
 cdef class OutBuffer:
     """Output of one connection."""
 
-    def __cinit__(self, Dirty dirty not None, object key, uint32_t frame_max=131072):
+    def __cinit__(self, Dirty dirty not None, object key, uint32_t frame_max=131072, bint compact=False):
+        self.compact = compact
         self.dirty = dirty
         self.key = key
         self.frame_max = frame_max
@@ -180,8 +181,19 @@ cdef class OutBuffer:
             body += part
             left -= part
 
+    cdef int put_record(self, bytes tag, bint redelivered, Msg* m) except -1:
+        """The message for another node. Delivery tags are dense there; the consumer's tag is its number."""
+        cdef uint32_t consumer = 0
+        if tag is not None and PyBytes_GET_SIZE(tag) == 4:
+            memcpy(&consumer, PyBytes_AS_STRING(tag), 4)
+        put_wire(self.reserve(WIRE_HEAD + m.route_len + m.props_len + m.body_len), m,
+                 WIRE_REDELIVERED if redelivered else 0, consumer)
+        return 0
+
     cdef int put_deliver(self, uint16_t channel, bytes tag, uint64_t delivery_tag, bint redelivered,
                          Msg* m) except -1:
+        if self.compact:
+            return self.put_record(tag, redelivered, m)
         cdef uint32_t tag_len = <uint32_t>PyBytes_GET_SIZE(tag)
         cdef uint32_t size = 4 + 1 + tag_len + 8 + 1 + m.route_len
         cdef uint8_t* p = self.reserve(size + FRAME_OVERHEAD + self.content_size(m))
@@ -200,6 +212,8 @@ cdef class OutBuffer:
 
     cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, Msg* m,
                         uint32_t left) except -1:
+        if self.compact:
+            return self.put_record(None, redelivered, m)
         cdef uint32_t size = 4 + 8 + 1 + m.route_len + 4
         cdef uint8_t* p = self.reserve(size + FRAME_OVERHEAD + self.content_size(m))
         p = frame_head(p, FRAME_METHOD, channel, size)

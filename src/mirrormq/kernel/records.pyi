@@ -22,6 +22,7 @@ COMMIT_SET: int
 BASE: int
 HEAD_BYTES: int
 PID_OF_LETTERS: int
+PID_OF_HOMES: int
 """Set in the publishing channel of a PUBLISH that is a dead letter; the other bits are its source queue."""
 
 _Data: TypeAlias = bytes | bytearray | memoryview

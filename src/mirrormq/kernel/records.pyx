@@ -26,6 +26,7 @@ PUBLISH, PUBNOTE, REMOVE, REQUEUE, HORIZON, DYING, POLICY, EPOCH = 1, 2, 3, 4, 5
 DELETE, HADCONSUMER, PRODGONE, CURSOR, STAGE, COMMIT_SET, BASE = 9, 10, 11, 12, 13, 14, 15
 HEAD_BYTES = 56
 PID_OF_LETTERS = 1 << 63
+PID_OF_HOMES = 1 << 62
 
 cdef void seal(uint8_t* p, const Head* h) noexcept:
     """Write the head in front of its finished records, and the tail behind them."""

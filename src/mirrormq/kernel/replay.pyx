@@ -17,6 +17,7 @@ from mirrormq.kernel.records cimport (FLAG_PERSISTENT, HEAD, KIND_EPOCH, KIND_HO
 from mirrormq.kernel.store cimport QueueStore
 
 cdef uint64_t LETTER_PID = <uint64_t>1 << 63
+cdef uint64_t HOME_PID = <uint64_t>1 << 62  # of publishes that another node forwarded
 
 
 @cython.final
@@ -83,9 +84,9 @@ cdef class Replay:
             size = get32(p)
             if p[8] == KIND_PUBLISH:
                 pid = get64(p + RECORD + 16)
-                if pid & LETTER_PID:
-                    # Letters of one source come in the order of their numbers.
-                    self.letters[pid & ~LETTER_PID] = get64(p + RECORD + 24)
+                if pid & (LETTER_PID | HOME_PID):
+                    # Those of one source come in the order of their numbers.
+                    self.letters[pid ^ LETTER_PID] = get64(p + RECORD + 24)
             else:
                 self.dead.put(h.first_seq + get32(p + 4), h.first_seq + get32(p + 4))
                 if p[8] == KIND_REMOVE and p[9] == 0:

@@ -30,6 +30,7 @@ cdef class QueueStore:
     cdef public object owner
     cdef public bint dead_letter
     cdef public bint durable             # persistent messages are confirmed when the log has flushed them
+    cdef public bint remote              # its master is elsewhere: every publish waits for that one's report
     cdef public bint counted             # returns go through Python: delivery limit and x-delivery-count
     cdef public int64_t ttl_us
     cdef readonly bint gone

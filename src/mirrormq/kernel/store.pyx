@@ -14,7 +14,8 @@ from libc.stdlib cimport calloc, free, realloc
 from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Chunk, Entry, EntryHeap, EntryList,
                                     Graveyard, chunk_items, entry_cost, heap_pop, heap_push, heap_top,
                                     list_front, list_front_is_run, list_add_run, list_cut,
-                                    list_ends_with_run, list_pop, list_push, list_refill, list_spill)
+                                    list_ends_with_run, list_join, list_pop, list_push, list_refill,
+                                    list_spill)
 from mirrormq.kernel.message cimport Message, Msg, msg_release
 
 REASON_ACK = 1
@@ -114,6 +115,11 @@ cdef class QueueStore:
     def push(self, Message message not None, uint64_t pid=0, uint64_t pseq=0, bint resent=False) -> None:
         """Publish; what is `resent` may have been delivered before a crash and says so."""
         self.append(message.msg, pid, pseq, ENTRY_REDELIVERED if resent else 0)
+
+    def take_over(self, QueueStore other not None) -> None:
+        """What waits in another queue, which is about to go, waits here."""
+        list_join(&self.waiting, &other.waiting)
+        self.note_touch()
 
     @property
     def pending(self) -> int:

@@ -72,7 +72,9 @@ class DurableLog:
         self.last_number = 0
         """Number of the last death that was written."""
         self.letters: dict[int, int] = {}
-        """Highest number of the dead letters in this log, by the id of the queue they died in."""
+        """Highest number of the dead letters in this log, by the id of the queue they died in; and of the
+        publishes forwarded by a home node, by its pid with the highest bit set.
+        """
         self.low = 1
         """Every record from here on is kept: the lowest seq a reader of the whole stream may begin with."""
         self.published = 0
@@ -124,9 +126,9 @@ class DurableLog:
             self.horizon = seq + ahead
             self.write_other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
 
-    def die(self, deaths: Sequence[Death], now: Now) -> None:
-        """Write what is on its way to the dead-letter exchange. The letters behind it ask for the flush."""
-        self.write_other(records.DYING, 0, dying.encode(deaths), now, flush=False)
+    def die(self, deaths: Sequence[Death], now: Now, *, flush: bool = False) -> None:
+        """Write what is on its way to the dead-letter exchange. Letters in the same journal ask to flush."""
+        self.write_other(records.DYING, 0, dying.encode(deaths), now, flush=flush)
         self.note_dying(deaths)
 
     def note_dying(self, deaths: Sequence[Death]) -> None:
@@ -164,9 +166,13 @@ class DurableLog:
         return found
 
     def forget_letters(self, sources: Container[int]) -> None:
-        """Only these queues still exist: nobody else sends a letter again."""
+        """Only these queues still exist: nobody else sends a letter again. Rows of home nodes stay."""
         if self.letters:
-            self.letters = {source: last for source, last in self.letters.items() if source in sources}
+            self.letters = {
+                source: last
+                for source, last in self.letters.items()
+                if source & records.PID_OF_LETTERS or source in sources
+            }
 
     def bury_purged(self, upto: int, held: Sequence[int]) -> None:
         """Everything up to `upto` is dead but for what is held."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from mirrormq.base.errors import access_refused, precondition_failed
 from mirrormq.base.types import Now
 from mirrormq.broker import arguments, exchange
-from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import Later, QueuePort
 from mirrormq.broker.vhost import VHost
 from mirrormq.kernel.message import Message
 from mirrormq.meta import commands, records
@@ -17,7 +17,7 @@ from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 from mirrormq.node.admin_access import expect, need_short, need_vhost
 from mirrormq.node.report import default_binding
-from mirrormq.node.steps import Operation, Propose, Refusal, Steps
+from mirrormq.node.steps import Await, Operation, Propose, Refusal, Steps
 
 RESERVED = "amq."
 ALIVENESS_QUEUE = "aliveness-test"
@@ -90,27 +90,18 @@ def delete_queue(host: Host, request: requests.DeleteQueue) -> Steps:
     """Delete a queue."""
     queue = need_queue(host, request.vhost, request.name)
     check(host, request, "configure", request.name)
-    _admit(queue)
-    count = queue.message_count
-    if request.if_empty and count:
-        raise precondition_failed(f"{queue.text} not empty")
-    if request.if_unused and queue.consumer_count:
-        raise precondition_failed(f"{queue.text} in use")
-    record = queue.record
-    outcome = yield Propose(
-        commands.DeleteQueue(record.vhost, record.name, record.id), wait=record.outlives_restart
-    )
-    expect(outcome, "missing")
+    count = yield Await(queue.delete(if_unused=request.if_unused, if_empty=request.if_empty))
     return {"messages": count}
 
 
-def purge_queue(host: Host, request: requests.PurgeQueue) -> dict[str, Any]:
+def purge_queue(host: Host, request: requests.PurgeQueue) -> Steps:
     """Remove all ready messages."""
     queue = need_queue(host, request.vhost, request.name)
     check(host, request, "read", request.name)
     if queue.record.exclusive and request.actor is not None:
         raise arguments.locked(queue.record)
-    return {"messages": queue.purge()}
+    count = queue.purge()
+    return {"messages": (yield Await(count)) if isinstance(count, Later) else count}
 
 
 def check_aliveness(host: Host, request: requests.CheckAliveness) -> Steps:
@@ -129,7 +120,7 @@ def check_aliveness(host: Host, request: requests.CheckAliveness) -> Steps:
     return {"status": "ok"}
 
 
-def need_queue(host: Host, vhost: str, name: str) -> Queue:
+def need_queue(host: Host, vhost: str, name: str) -> QueuePort:
     """The live queue, or a refusal."""
     need_vhost(host.state, vhost)
     home = host.vhosts.get(vhost)
@@ -139,7 +130,7 @@ def need_queue(host: Host, vhost: str, name: str) -> Queue:
     return found
 
 
-def _admit(queue: Queue) -> None:
+def _admit(queue: QueuePort) -> None:
     """What was published earlier in this pass counts too."""
     if queue.core.pending:
         queue.turn()

@@ -86,13 +86,43 @@ class Note(NamedTuple):
     fields: dict[str, object]
 
 
+class Send(NamedTuple):
+    """Send a frame to another node."""
+
+    peer: str
+    lane: int
+    payload: bytes
+
+
+class Cut(NamedTuple):
+    """Close the link to another node, then report it as down."""
+
+    peer: str
+    reason: str
+
+
 class Stop(NamedTuple):
     """End the process, with this reason."""
 
     reason: str
 
 
-Effect = Write | Close | Pause | Resume | Append | Flush | Replace | Read | Remove | Work | Note | Stop
+Effect = (
+    Write
+    | Close
+    | Pause
+    | Resume
+    | Append
+    | Flush
+    | Replace
+    | Read
+    | Remove
+    | Work
+    | Note
+    | Send
+    | Cut
+    | Stop
+)
 
 
 class Effects:
@@ -152,6 +182,14 @@ class Effects:
     def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
         self._items.append(Note(level, text, fields))
+
+    def send(self, peer: str, lane: int, payload: bytes) -> None:
+        """Send a frame to another node."""
+        self._items.append(Send(peer, lane, payload))
+
+    def cut(self, peer: str, reason: str) -> None:
+        """Close the link to another node."""
+        self._items.append(Cut(peer, reason))
 
     def stop(self, reason: str) -> None:
         """End the process."""

@@ -7,8 +7,8 @@ One pass therefore costs one visit per queue and one write per connection, howev
 """
 
 import heapq
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterable
+from itertools import chain, count
 
 import msgspec
 
@@ -21,8 +21,9 @@ from mirrormq.broker.confirm import Position
 from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import QueuePort
 from mirrormq.broker.vhost import VHost
-from mirrormq.kernel.cores import QueueCore, Worklist
+from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.log.disk import Disk, ReadDone
@@ -34,27 +35,37 @@ from mirrormq.log.recycler import Recycler
 from mirrormq.log.segments import Segments
 from mirrormq.meta import records
 from mirrormq.meta.access import Access
-from mirrormq.meta.authenticator import Authenticator, Verdict
+from mirrormq.meta.authenticator import Authenticator
 from mirrormq.meta.commands import Command, DeclareQueue, NodeRestarted, Transaction
-from mirrormq.meta.passwords import ARGON2ID
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.store import MetaStore, Recovered
 from mirrormq.meta.tables import Change
-from mirrormq.node import backup
+from mirrormq.node import alarms, backup
 from mirrormq.node.admin import Admin
 from mirrormq.node.backup import Image
+from mirrormq.node.budget import Budget
 from mirrormq.node.clockwatch import ClockWatch
-from mirrormq.node.effects import Effects, WorkKind
+from mirrormq.node.effects import Effects
+from mirrormq.node.logins import Logins
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
+from mirrormq.node.switch import Switch
 
 Barrier = tuple[list[Position], Callable[[], None]]
 
 
 class Node:
-    """One broker node without any I/O of its own."""
+    """One broker node without any I/O of its own; `members` are the other nodes of its cluster."""
 
-    def __init__(self, now: Now, *, name: str, settings: BrokerSettings, rng: Rng) -> None:
+    def __init__(
+        self,
+        now: Now,
+        *,
+        name: str,
+        settings: BrokerSettings,
+        rng: Rng,
+        members: frozenset[str] = frozenset(),
+    ) -> None:
         self.now = now
         self.rng = rng
         self.node_name = name
@@ -72,8 +83,6 @@ class Node:
         self.disk_free = 0
         self.started_at = now
         self._clock = ClockWatch(now, lambda text: self.note("warning", text))
-        half = settings.memory_limit // 2
-        self._memory_budget = min(limits.node_memory_bytes, half) if half else limits.node_memory_bytes
         self._tokens = count(1)
         self._uids = count(1)
         self.meta = MetaState()
@@ -86,6 +95,7 @@ class Node:
         )
         self.logs: dict[int, DurableLog] = {}
         """Logs of the durable queues, by queue id."""
+        self._budget = Budget(self.work, self.logs, settings.memory_limit)
         self._dropped: list[tuple[int, int]] = []
         """(index of the metadata command, log id) of deleted queues whose records are still kept."""
         self._reads: dict[int, ReadDone] = {}
@@ -97,18 +107,16 @@ class Node:
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
         )
-        self._logins: dict[int, Callable[[str | None], None]] = {}
-        """Log-ins whose password is being checked, by ticket."""
-        self._works: dict[int, Callable[[object], None]] = {}
-        """What to do with the results of work off the loop, by token."""
+        self._logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
         self._heard: dict[int, Connection] = {}
         """Connections that serve frames in this pass, read just now or kept while they were parked."""
         self._confirming: dict[int, Channel] = {}
         """Channels with barriers that are not released yet."""
         self._barriers: list[Barrier] = []
-        self._timers: list[tuple[int, int, Queue]] = []
+        self._timers: list[tuple[int, int, QueuePort]] = []
         self._unfreed = 0
         self._admin = Admin(self)
+        self.switch = Switch(self, self.effects, members)
 
     @property
     def state(self) -> MetaState:
@@ -133,7 +141,7 @@ class Node:
         self.meta.watch(self._on_changes)
         for command in fresh if recovered.fresh else ():
             self.propose(command, lambda _: None, True)
-        self.propose(NodeRestarted(self.node_name), lambda _: None, False)
+        self.propose(NodeRestarted(self.node_name, alone=not self.switch.members), lambda _: None, False)
         return recovered
 
     def _recover_queues(self, disk: Disk) -> None:
@@ -142,7 +150,7 @@ class Node:
             queue
             for vhost in self.vhosts.values()
             for queue in vhost.queues.values()
-            if isinstance(queue.log, DurableLog)
+            if isinstance(queue, Queue) and isinstance(queue.log, DurableLog)
         ]
         owners = {
             queue.record.log_id: Owner(queue.text, queue.core, self.logs[queue.record.log_id])
@@ -227,7 +235,29 @@ class Node:
         connection.out.starved = False
         for channel in connection.channels.values():
             for consumer in channel.consumers.values():
-                consumer.queue.core.touch()
+                consumer.source.touch()
+
+    # --- other nodes ----------------------------------------------------------------------------
+
+    def link_change(self, now: Now, peer: str, is_up: bool) -> None:
+        """A link to another node came up or went down."""
+        self.now = now
+        self.switch.link_change(peer, is_up)
+
+    def peer_frame(self, now: Now, peer: str, lane: int, payload: bytes | memoryview) -> None:  # noqa: ARG002
+        """Another node sent a frame; nothing refers to `payload` afterwards."""
+        self.now = now
+        self.switch.peer_frame(peer, payload)
+
+    def link_full(self, now: Now, peer: str) -> None:
+        """A link takes no more for now."""
+        self.now = now
+        self.switch.link_full(peer, True)
+
+    def link_writable(self, now: Now, peer: str) -> None:
+        """A link takes more again."""
+        self.now = now
+        self.switch.link_full(peer, False)
 
     # --- other inputs ---------------------------------------------------------------------------
 
@@ -245,7 +275,7 @@ class Node:
     def work_done(self, now: Now, token: int, result: object) -> None:
         """A computation off the loop is finished."""
         self.now = now
-        self._works.pop(token)(result)
+        self._logins.done(token, result, now)
 
     def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool = False) -> None:
         """How much memory the process uses and how much disk is left: raise or clear alarms.
@@ -255,10 +285,8 @@ class Node:
         self.now = now
         self.memory_used = memory
         self.disk_free = disk_free
-        settings = self.settings
-        self._alarm("memory", bool(settings.memory_limit) and memory > settings.memory_limit)
-        limit = settings.disk_free_limit
-        self._alarm("disk", is_full or (bool(limit) and disk_free < limit))
+        alarms.look(self, memory, disk_free, is_full=is_full)
+        self.switch.on_alarm()
         self.recycler.is_tight = "disk" in self.alarms
 
     def tick(self, now: Now) -> None:
@@ -266,10 +294,11 @@ class Node:
         self.now = now
         if self._clock.look(now):
             self._touch_all()
-        self._spill_idle()
+        self._budget.look(self.switch.masters.values())
         for connection in list(self.connections.values()):
             connection.on_tick()
         self.recycler.tick(now)
+        self.switch.tick()
         self.on_timer(now)
 
     def _touch_all(self) -> None:
@@ -283,18 +312,7 @@ class Node:
 
     def memory_share(self) -> int:
         """Bytes of ready messages a durable queue may keep in memory now."""
-        if self.work.resident <= self._memory_budget:
-            return limits.queue_memory_bytes
-        return max(self._memory_budget // max(len(self.logs), 1), limits.share_memory_bytes_min)
-
-    def _spill_idle(self) -> None:
-        """Too much lies in memory: queues over their share get a turn, in which they spill."""
-        if self.work.resident > self._memory_budget:
-            share = self.memory_share()
-            for vhost in self.vhosts.values():
-                for queue in vhost.queues.values():
-                    if queue.core.durable and queue.core.resident > share:
-                        queue.core.touch()
+        return self._budget.share()
 
     def on_timer(self, now: Now) -> None:
         """Give every queue whose time has come a turn."""
@@ -339,12 +357,16 @@ class Node:
     @property
     def needs_pass(self) -> bool:
         """Is there work left for another pass without new input?"""
-        return bool(len(self.work) or len(self.dirty) or self._heard or self._unfreed)
+        return bool(
+            len(self.work) or len(self.dirty) or self._heard or self._unfreed or self.switch.needs_pass
+        )
 
     def end_pass(self, now: Now) -> None:
         """Do what the inputs of this pass asked for."""
         self.now = now
-        self._turn_queues()
+        self.switch.begin_pass()
+        self.turn_queues()
+        self.switch.end_pass()
         self._forget_dropped()
         self.recycler.step()
         self.journal.commit(now)
@@ -358,8 +380,10 @@ class Node:
         for conn in self.dirty.take():
             self.effects.write(conn)
 
-    def _turn_queues(self) -> None:
-        """Dead letters touch further queues in the same pass; what a cycle leaves over waits for the next
+    def turn_queues(self) -> None:
+        """Give every touched queue its turn.
+
+        Dead letters touch further queues in the same pass; what a cycle leaves over waits for the next
         one.
         """
         for _ in range(limits.turn_rounds_max):
@@ -399,7 +423,7 @@ class Node:
         limit = self.settings.publish_ahead_bytes
         for connection in heard:
             for core in connection.reader.take_fed():
-                if core.ready_bytes > limit and not core.gone and core.owner.is_ahead(limit):
+                if not core.gone and core.owner.is_ahead(limit):
                     core.owner.park(connection)
 
     # --- what the broker asks -------------------------------------------------------------------
@@ -428,21 +452,15 @@ class Node:
         self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
-        answer = self.authenticator.begin(user, password, peer, self.now)
-        if isinstance(answer, Verdict):
-            done(answer.error)
-        else:
-            self._logins[answer.ticket] = done
-            self._check_next_password()
+        self._logins.check(user, password, peer, self.now, done)
 
     def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""
-        arguments = (password, *self.settings.argon2_cost)
-        self._compute("argon2_hash", arguments, lambda made: done(str(made), ARGON2ID))
+        self._logins.hash(password, done)
 
     def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
         """Call `done` at the end of the pass in which all that was published to these queues is durable."""
-        self._turn_queues()
+        self.turn_queues()
         self.journal.want_flush()
         self._barriers.append((self._positions(queues), done))
 
@@ -455,6 +473,7 @@ class Node:
 
     def drop_log(self, record: records.Queue) -> None:
         """The queue is deleted: its records go once the deletion itself cannot be lost any more."""
+        self.switch.drop(record)
         if record.log_id in self.logs:
             self._dropped.append((self.store.last_index, record.log_id))
 
@@ -466,11 +485,10 @@ class Node:
 
     def _on_damage(self, log_id: int, reason: str) -> None:
         """Recycling met records that cannot be read."""
-        for vhost in self.vhosts.values():
-            for queue in vhost.queues.values():
-                if log_id and queue.record.log_id == log_id:
-                    queue.fail(reason)
-                    return
+        for queue in self.switch.masters.values():
+            if log_id and queue.record.log_id == log_id:
+                queue.fail(reason)
+                return
         self.note("error", f"the queue log is damaged: {reason}")
 
     def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
@@ -480,7 +498,19 @@ class Node:
         self._reads[token] = done
         self.effects.read(file, offset, length, token)
 
-    def wake_queue(self, queue: Queue, at_mono: int) -> None:
+    def is_master(self, record: records.Queue) -> bool:
+        """Is this node the queue's master?"""
+        return self.switch.is_master(record)
+
+    def holders(self) -> Iterable[ChannelCore]:
+        """Everybody who may hold messages of queues mastered here."""
+        return chain((channel.core for channel in self.channels.values()), self.switch.holders())
+
+    def refuse_forwarded(self, queue: Queue, pid: int, number: int) -> None:
+        """A queue refused a publish that came from another node."""
+        self.switch.refuse(queue, pid, number)
+
+    def wake_queue(self, queue: QueuePort, at_mono: int) -> None:
         """Give the queue a turn at this time."""
         heapq.heappush(self._timers, (at_mono, next(self._uids), queue))
 
@@ -517,7 +547,7 @@ class Node:
                 self._access_changed(change)
 
     def _add_vhost(self, record: records.VHost) -> None:
-        self.vhosts[record.name] = VHost(self, record.name)
+        self.vhosts[record.name] = VHost(self, record.name, self.switch.make_queue)
 
     def _drop_vhost(self, name: str) -> None:
         self.vhosts.pop(name).destroy()
@@ -535,38 +565,6 @@ class Node:
                 if connection.user == record.name:
                     connection.close_with(connection_forced(f"user '{record.name}' is deleted"))
 
-    # --- alarms ---------------------------------------------------------------------------------
-
-    def _alarm(self, name: str, raised: bool) -> None:
-        if raised == (name in self.alarms):
-            return
-        if raised:
-            self.alarms.add(name)
-            self.note("warning", f"{name} alarm set: publishers are held until it clears", alarm=name)
-        else:
-            self.alarms.discard(name)
-            self.note("info", f"{name} alarm cleared: publishers go on", alarm=name)
-        for connection in list(self.connections.values()):
-            connection.flow.on_alarm()
-
-    # --- passwords ------------------------------------------------------------------------------
-
-    def _check_next_password(self) -> None:
-        work = self.authenticator.next_work()
-        if work is not None:
-            token = work.token
-            self._compute("argon2_verify", work.args, lambda matches: self._password_checked(token, matches))
-
-    def _password_checked(self, token: int, matches: object) -> None:
-        for ticket, verdict in self.authenticator.finish(token, matches is True, self.now):
-            self._logins.pop(ticket)(verdict.error)
-        self._check_next_password()
-
-    def _compute(self, kind: WorkKind, args: tuple[object, ...], done: Callable[[object], None]) -> None:
-        token = self._next_token()
-        self._works[token] = done
-        self.effects.work(token, kind, args)
-
     def _positions(self, queues: list[QueueCore]) -> list[Position]:
         """Where the logs of these queues end now; a deleted queue holds nobody up.
 
@@ -582,5 +580,9 @@ class Node:
 
     def after_flush(self, done: Callable[[], None]) -> None:
         """Call `done` when every change of a queue so far is durable."""
-        self._turn_queues()
+        self.switch.after_flush(lambda: self.after_local_flush(done))
+
+    def after_local_flush(self, done: Callable[[], None]) -> None:
+        """The same for the queues mastered here."""
+        self.turn_queues()
         self.journal.after_flush(done)

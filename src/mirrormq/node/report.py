@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrormq.base.types import Now
 from mirrormq.broker.arguments import queue_type
+from mirrormq.broker.consumer import Consumer
 from mirrormq.meta import records
 from mirrormq.meta.passwords import ARGON2ID, SHA256
 from mirrormq.meta.policy import effective
@@ -20,7 +21,6 @@ from mirrormq.meta.state import MetaState
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
     from mirrormq.broker.connection import Connection
-    from mirrormq.broker.consumer import Consumer
     from mirrormq.broker.vhost import VHost
 
 Row = dict[str, Any]
@@ -218,6 +218,9 @@ def queue(source: Source, record: records.Queue) -> Row:
     if live is None or live.record.id != record.id:
         row["state"] = "down"
         return row
+    if not live.is_local:  # only its master knows how many messages it has
+        row["state"] = "running" if live.is_available else "down"
+        return row
     core = live.core
     ready, unacked = core.ready, core.unacked
     ready_bytes, unacked_bytes = core.ready_bytes, core.unacked_bytes
@@ -242,7 +245,7 @@ def queue(source: Source, record: records.Queue) -> Row:
         memory=ready_bytes + unacked_bytes,
         single_active_consumer_tag=None if single is None else single.tag,
         exclusive_consumer_tag=None if exclusive is None else exclusive.tag,
-        exclusive_consumer_pid=None if exclusive is None else _pid_of(node, exclusive.channel),
+        exclusive_consumer_pid=_pid_of(node, exclusive.channel) if isinstance(exclusive, Consumer) else None,
         message_stats={
             "publish": core.published,
             "deliver": core.delivered,
@@ -259,7 +262,7 @@ def queue(source: Source, record: records.Queue) -> Row:
 def depths(source: Source) -> Iterator[tuple[int, int]]:
     """Ready and unacknowledged messages of every queue."""
     for home in list(source.vhosts.values()):
-        for live in list(home.queues.values()):
+        for live in [queue for queue in home.queues.values() if queue.is_local]:
             yield live.core.ready, live.core.unacked
 
 
@@ -411,7 +414,7 @@ def consumers(source: Source, vhost: str | None = None) -> Iterator[Row]:
                 yield consumer(source, found)
 
 
-def consumer(source: Source, found: "Consumer") -> Row:
+def consumer(source: Source, found: Consumer) -> Row:
     """One consumer."""
     member = found.channel
     owner = member.connection

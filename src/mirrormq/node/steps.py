@@ -1,7 +1,8 @@
 """Administrative operations that must wait, written as straight code.
 
 An operation is a generator: it yields what it waits for (a metadata change, a password hash, a password
-check) and goes on with the result. `run` drives it; whatever happens, `done` is called exactly once.
+check, another node) and goes on with the result. `run` drives it; whatever happens, `done` is called exactly
+once.
 """
 
 from collections.abc import Callable, Generator
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mirrormq.base.errors import AmqpError
 from mirrormq.base.types import Peer
+from mirrormq.broker.queueport import Later
 from mirrormq.meta.commands import Command
 from mirrormq.meta.state import Outcome
 
@@ -62,7 +64,13 @@ class Authenticate(NamedTuple):
     peer: Peer
 
 
-Wait = Propose | Hash | Authenticate
+class Await(NamedTuple):
+    """Wait for the master of a queue; gives its answer, or raises what it refused."""
+
+    later: Later[Any]
+
+
+Wait = Propose | Hash | Authenticate | Await
 Steps = Generator[Wait, Any, Any]
 Operation = Callable[[Any, Any], Steps | dict[str, Any]]
 """Carries out a request on a host: as steps, or at once if there is nothing to wait for."""
@@ -121,7 +129,7 @@ class _Run:
 
     def _advance(self, result: Any) -> Answer | None:
         try:
-            wait = self.steps.send(result)
+            wait = self.steps.throw(result) if isinstance(result, AmqpError) else self.steps.send(result)
         except StopIteration as end:
             return Answer(end.value)
         except Refusal as refusal:
@@ -141,6 +149,8 @@ class _Run:
             self.host.propose(wait.command, self.resume, wait.wait)
         elif isinstance(wait, Hash):
             self.host.hash_password(wait.password, lambda hashed, algorithm: self.resume((hashed, algorithm)))
+        elif isinstance(wait, Await):
+            wait.later.when(self.resume)
         else:
             self.host.authenticate(wait.user, wait.password, wait.peer, self.resume)
 

@@ -271,3 +271,17 @@ def test_publishes_kept_behind_a_parked_method_are_confirmed_when_they_are_serve
     kit.run()
     client.expect(methods.QueueDeclareOk)
     assert client.take() == [methods.BasicAck(1, False)]
+
+
+def test_an_ack_for_one_queue_lets_consumers_of_another_go_on_under_a_shared_prefetch():
+    client = NodeKit().client()
+    for name in ("a", "b"):
+        client.declare(name)
+    client.ask(methods.BasicQos(prefetch_count=1, global_=True), methods.BasicQosOk)
+    for name in ("a", "b"):
+        client.consume(name, name)
+    for name in ("a", "b"):
+        client.publish(name, name.encode())
+    assert client.deliveries() == [b"a"]
+    client.send(methods.BasicAck(1))
+    assert client.deliveries() == [b"b"]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
+from mirrormq.broker.consumer import Consumer
 from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import DEFAULT_EXCHANGE, Call
@@ -34,7 +35,9 @@ async def get_queue(call: Call) -> web.Response:
     home = call.node.vhosts.get(record.vhost)
     live = None if home is None else home.queues.get(record.name)
     members = [] if live is None else live.consumers.members
-    row["consumer_details"] = [report.consumer(call.node, member) for member in members]
+    row["consumer_details"] = [
+        report.consumer(call.node, member) for member in members if isinstance(member, Consumer)
+    ]
     return answers.response(row)
 
 

@@ -1,0 +1,56 @@
+"""What a master sends to a home node: reports, deliveries, answers.
+
+Whatever they name may be gone here already (a queue deleted, a consumer cancelled): then they change nothing.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mirrormq.node.peerframes import Answer, Cancelled, Deliver, Got, Hold, Report
+from mirrormq.node.peerlink import PeerLink
+
+if TYPE_CHECKING:
+    from mirrormq.node.switch import Switch
+
+
+def on_report(_switch: "Switch", link: PeerLink, frame: Report) -> None:
+    """Publishes are safe, or refused."""
+    queue = link.queues.get(frame.queue)
+    if queue is not None:
+        queue.on_report(frame.done, frame.refused)
+
+
+def on_deliver(_switch: "Switch", link: PeerLink, frame: Deliver) -> None:
+    """Messages for a consumer. One that is gone has given everything back by going."""
+    inlet = link.inlets.get(frame.outlet)
+    if inlet is not None:
+        inlet.take(frame)
+
+
+def on_answer(_switch: "Switch", link: PeerLink, frame: Answer | Got) -> None:
+    """A request is answered."""
+    link.answered(frame)
+
+
+def on_cancelled(_switch: "Switch", link: PeerLink, frame: Cancelled) -> None:
+    """A consumer is no longer served."""
+    inlet = link.inlets.get(frame.outlet)
+    if inlet is not None:
+        inlet.queue.on_cancelled(inlet, frame.consumer)
+
+
+def on_hold(_switch: "Switch", link: PeerLink, frame: Hold) -> None:
+    """Publishers must wait for consumers, or need not any more."""
+    queue = link.queues.get(frame.queue)
+    if queue is not None:
+        queue.hold(frame.is_held)
+
+
+SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {
+    Report: on_report,
+    Deliver: on_deliver,
+    Got: on_answer,
+    Answer: on_answer,
+    Cancelled: on_cancelled,
+    Hold: on_hold,
+}

@@ -1,0 +1,217 @@
+"""Where deliveries of a remote queue arrive at the home node: one for each channel that consumes or gets.
+
+Guarantees
+- What arrives is ready here, in the order of the master's tags, and the ordinary deliver loop hands it to the
+  consumers the master chose. So a channel gets the messages of a queue in the order the master gave them out,
+  however many consumers it has there. What the client settles is told to the master once per pass, as ranges
+  of those tags.
+- The master sends no more than a window of bytes ahead of what has left this node's memory, so a client that
+  does not read costs a window, however much its queue holds.
+- What a client has not seen goes back to its place at the master, when a consumer is cancelled, and when the
+  client has taken nothing for a while although something waits for it here. It is marked as redelivered, for
+  later messages may have been delivered meanwhile, but counts as no delivery.
+"""
+
+from typing import TYPE_CHECKING
+
+from mirrormq.base import limits
+from mirrormq.broker.channel import Channel
+from mirrormq.broker.consumer import Consumer
+from mirrormq.kernel import forward
+from mirrormq.kernel.cores import REASON_REJECTED, QueueCore
+from mirrormq.node import peerframes
+from mirrormq.node.peerframes import BadFrame, Deliver, Got, Span
+
+if TYPE_CHECKING:
+    from mirrormq.node.peerlink import PeerLink
+    from mirrormq.node.remotequeue import RemoteQueue
+
+ACK, REQUEUE, REJECT, UNSEEN = 0, 1, 2, 3
+
+_OVERHEAD = forward.MEMORY_BYTES - forward.HEAD_BYTES
+"""Bytes an entry takes in memory beyond those it took on the link."""
+
+
+class Inlet:
+    """The home node's end of what one channel takes from one queue."""
+
+    def __init__(self, queue: "RemoteQueue", link: "PeerLink", channel: Channel) -> None:
+        self.queue = queue
+        self.channel = channel
+        self.link = link
+        self.number = queue.host.next_uid()
+        self.core = QueueCore(queue.host.work, queue.host.grave, self, 0)
+        self.core.counted = True  # what comes back is not to be ready here
+        self.fetched = QueueCore(queue.host.work, queue.host.grave, self, 0)
+        """What basic.get brought, apart from what waits for consumers."""
+        self.fetched.counted = True
+        self.consumers: dict[int, Consumer] = {}
+        self.awaited = 0
+        """Registrations and fetches that are not answered yet."""
+        self.is_paused = False
+        self._is_pausing = False
+        """Has the master not said yet that it has stopped?"""
+        self.shared = channel.core.prefetch_limit
+        """Prefetch of all consumers of the channel together, as the master knows it."""
+        self._next = 1
+        self._arrived = 0
+        self._credited = 0
+        self._taken_at_tick = -1
+        link.inlets[self.number] = self
+
+    # --- consumers ---
+
+    def add(self, number: int, consumer: Consumer) -> None:
+        """The master serves this consumer from now on."""
+        self.consumers[number] = consumer
+        consumer.source = self.core
+        self._choose()
+
+    def remove(self, number: int) -> None:
+        """A consumer takes no more; what it holds is still to be settled."""
+        if self.consumers.pop(number, None) is not None:
+            self._choose()
+            self._give_back(number)
+
+    def _choose(self) -> None:
+        """One consumer takes all; with several each gets what the master meant for it (`_hand_out`)."""
+        one = list(self.consumers.values()) if len(self.consumers) == 1 else []
+        self.core.set_consumers([[consumer.core for consumer in one]] if one else [])
+        self.core.touch()
+
+    # --- from the master ---
+
+    def take(self, frame: Deliver | Got) -> None:
+        """Messages arrive."""
+        first, count = (frame.first, frame.records) if isinstance(frame, Deliver) else (frame.tag, 1)
+        if first != self._next:
+            raise BadFrame("a delivery is missing")
+        self._next += count
+        core = self.core if isinstance(frame, Deliver) else self.fetched
+        forward.take_deliveries(core, frame.data, frame.at, first, count)
+        self._arrived += len(frame.data) - frame.at
+
+    # --- the pass ---
+
+    def turn(self) -> None:
+        """Hand out what is here, tell the master what was settled."""
+        core = self.core
+        if core.gone:
+            return
+        if core.ready and self.is_paused:
+            self.give_back_unseen()  # it was on its way when the master was told to stop
+        elif core.ready:
+            self._hand_out()
+        self.flush()
+        if self.channel.closing and self.is_idle:
+            self.queue.drop_inlet(self)
+
+    def _hand_out(self) -> None:
+        core = self.core
+        mono = self.queue.host.now.mono
+        while core.ready:
+            run = forward.first_run(core)
+            assert run is not None
+            consumer = self.consumers.get(run[0])
+            if consumer is None:
+                self._give_back(run[0])  # it was cancelled while this was on its way
+                continue
+            if len(self.consumers) > 1:
+                core.set_consumers([[consumer.core]])
+            core.deliver(0, mono, run[1])
+            if core.head_seq() and core.head_seq() <= run[1]:
+                self.queue.switch.waiting[self] = None
+                return
+
+    def flush(self) -> None:
+        """Tell the master how deliveries ended, and that there is room again."""
+        spans: list[Span] = []
+        for core in (self.core, self.fetched):
+            spans += [
+                (REJECT if reason == REASON_REJECTED else ACK, first, last)
+                for first, last, reason in core.take_settled()
+            ]
+            spans += [(REQUEUE, first, last) for first, last in forward.take_returned(core)]
+        if spans:
+            self.link.settle(peerframes.settle(self.number, spans))
+        handed = self._arrived - (self.core.resident - self.core.ready * _OVERHEAD)
+        if handed - self._credited >= limits.forward_window_bytes // 2:
+            self.link.settle(peerframes.credit(self.number, handed - self._credited))
+            self._credited = handed
+
+    def give_back_unseen(self) -> None:
+        """What no client has seen is ready at the master again."""
+        self._give_back(0)
+
+    def _give_back(self, consumer: int) -> None:
+        self.flush()
+        spans: list[Span] = [(UNSEEN, first, last) for first, last in forward.take_ready(self.core, consumer)]
+        if not consumer:
+            spans += [(UNSEEN, first, last) for first, last in forward.take_ready(self.fetched)]
+        if spans:
+            self.link.settle(peerframes.settle(self.number, spans))
+
+    @property
+    def is_idle(self) -> bool:
+        """Is nothing here, outstanding or awaited?"""
+        held = self.core.unacked + self.core.ready + self.fetched.unacked + self.fetched.ready
+        return not (self.consumers or self.awaited or held)
+
+    def forget(self) -> None:
+        """Nothing will arrive or be settled any more."""
+        self.link.inlets.pop(self.number, None)
+        self.consumers.clear()
+        self.core.destroy()
+        self.fetched.destroy()
+
+    # --- limits ---
+
+    def tell_limit(self) -> None:
+        """Tell the master what the channel's consumers share, if that has changed."""
+        shared = self.channel.core.prefetch_limit
+        if shared != self.shared:
+            self.shared = shared
+            self._tell()
+
+    def _tell(self) -> None:
+        self._is_pausing = self.is_paused
+        self.link.request(
+            lambda request: peerframes.Limit(request, self.number, self.shared, not self.is_paused),
+            self._told,
+        )
+
+    def _told(self, _: object) -> None:
+        self._is_pausing = False
+
+    def is_able(self) -> bool:
+        """Would the client take a message now?"""
+        if self.channel.connection.out.blocked:
+            return False
+        return any(consumer.core.may_take() for consumer in self.consumers.values())
+
+    def retry(self) -> None:
+        """Something waits here or at the master: go on if the client takes more by now.
+
+        Not before the master has stopped: what it sent until then must not overtake what was given back.
+        """
+        if self.is_able() and not self._is_pausing:
+            if self.is_paused:
+                self.is_paused = False
+                self._tell()
+            self.core.touch()
+
+    def on_tick(self) -> None:
+        """A client that took nothing since the last tick keeps no messages from others."""
+        if self.is_idle:
+            self.queue.drop_inlet(self)
+            return
+        taken = self.core.delivered + self.core.delivered_no_ack
+        if not self.core.ready or self.awaited:
+            self._taken_at_tick = -1
+        elif self._taken_at_tick == taken and not self.is_able():
+            self.is_paused = True
+            self._give_back(0)
+            self._tell()
+            self._taken_at_tick = -1
+        else:
+            self._taken_at_tick = taken

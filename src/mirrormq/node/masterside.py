@@ -1,0 +1,240 @@
+"""What a home node sends to a master: publishes, consumers, settlements, requests.
+
+Guarantee: each is done as if the client were connected here, with the same errors. A queue that is not there
+was deleted (it cannot be too new, see peerlink.py): publishes to it count as done, requests are answered 404.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mirrormq.base.errors import AmqpError, not_found
+from mirrormq.broker.queue import Queue
+from mirrormq.node import peerframes
+from mirrormq.node.outlet import FarConsumer, Outlet
+from mirrormq.node.peerframes import (
+    Answer,
+    Ask,
+    BadFrame,
+    Cancel,
+    Consume,
+    Credit,
+    Get,
+    Limit,
+    Open,
+    Post,
+    Publish,
+    Ready,
+    Settle,
+)
+from mirrormq.node.peerlink import PeerLink
+from mirrormq.node.stream import Stream
+from mirrormq.wire.table import decode_table
+
+if TYPE_CHECKING:
+    from mirrormq.node.switch import Switch
+
+
+# --- publishes ----------------------------------------------------------------------------------
+
+
+def on_open(switch: "Switch", link: PeerLink, frame: Open) -> None:
+    """A stream of publishes begins, or begins again."""
+    queue = switch.masters.get(frame.queue)
+    if queue is None:
+        return  # the home node hears of the deletion by itself
+    stream = link.streams.get(frame.queue)
+    if stream is None:
+        stream = link.streams[frame.queue] = Stream(link, queue)
+        if switch.node.alarms:
+            stream.set_alarm(True)
+    stream.open(frame.base)
+
+
+def on_publish(switch: "Switch", link: PeerLink, frame: Publish) -> None:
+    """Publishes arrive."""
+    stream = _stream(switch, link, frame.queue)
+    if stream is not None:
+        stream.take(frame)
+        switch.fed[stream] = None
+
+
+def on_post(switch: "Switch", link: PeerLink, frame: Post) -> None:
+    """A dead letter arrives."""
+    stream = _stream(switch, link, frame.queue)
+    if stream is not None:
+        stream.take_letter(frame)
+        switch.fed[stream] = None
+
+
+def _stream(switch: "Switch", link: PeerLink, queue_id: int) -> Stream | None:
+    stream = link.streams.get(queue_id)
+    if stream is None and queue_id in switch.masters:
+        raise BadFrame("publishes to a stream that is not open")
+    return stream
+
+
+def forget(switch: "Switch", queue_ids: set[int]) -> None:
+    """These queues are gone from here."""
+    for link in switch.links.values():
+        for queue_id in queue_ids & link.streams.keys():
+            switch.fed.pop(link.streams.pop(queue_id), None)
+        for outlet in list(link.outlets.values()):
+            if outlet.queue.core.gone:
+                outlet.drop()
+
+
+# --- consumers ----------------------------------------------------------------------------------
+
+
+def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
+    """Register a consumer, or one that was there before the link broke."""
+    try:
+        arguments = decode_table(frame.arguments)[0]
+    except AmqpError:
+        raise BadFrame("a consumer's arguments cannot be read") from None
+    if frame.consumer == 0 or any(frame.consumer in outlet.consumers for outlet in link.outlets.values()):
+        raise BadFrame("a consumer is registered twice")
+    before = link.suspended.pop(frame.consumer, None)
+    try:
+        queue = _queue(switch, frame.queue)
+        outlet = _outlet(switch, link, frame.outlet, queue)
+        outlet.channel.prefetch_limit = frame.shared
+        consumer = FarConsumer(outlet, frame, arguments)
+        if before is not None and before.outlet.queue is queue:
+            queue.back(before, consumer)
+        else:
+            queue.consume(consumer)
+    except AmqpError as error:
+        _refuse(link, frame.request, error)
+        return
+    outlet.add(consumer)
+    _answer(link, frame.request)
+
+
+def on_ready(_switch: "Switch", link: PeerLink, _frame: Ready) -> None:
+    """Consumers that did not come back are gone."""
+    link.drop_suspended()
+
+
+def _outlet(switch: "Switch", link: PeerLink, number: int, queue: Queue) -> Outlet:
+    outlet = link.outlets.get(number)
+    if outlet is None:
+        outlet = Outlet(switch.node, link, number, queue, switch.outlets)
+    if outlet.queue is not queue:
+        raise BadFrame("an outlet belongs to one queue")
+    return outlet
+
+
+def on_cancel(_switch: "Switch", link: PeerLink, frame: Cancel) -> None:
+    """A consumer goes; what it holds is still to be settled. Or all of them go."""
+    outlet = link.outlets.get(frame.outlet)
+    if outlet is not None and frame.consumer:
+        outlet.cancel(frame.consumer)
+    elif outlet is not None:
+        for number in list(outlet.consumers):
+            outlet.cancel(number)
+        outlet.drop()
+    _answer(link, frame.request)
+
+
+def on_settle(_switch: "Switch", link: PeerLink, frame: Settle) -> None:
+    """Deliveries ended."""
+    outlet = link.outlets.get(frame.outlet)
+    if outlet is not None:
+        outlet.settle(frame.spans)
+
+
+def on_credit(_switch: "Switch", link: PeerLink, frame: Credit) -> None:
+    """The home node has room for more."""
+    outlet = link.outlets.get(frame.outlet)
+    if outlet is not None:
+        outlet.credit(frame.size)
+
+
+def on_limit(_switch: "Switch", link: PeerLink, frame: Limit) -> None:
+    """A consumer's limits changed."""
+    outlet = link.outlets.get(frame.outlet)
+    if outlet is not None:
+        outlet.flush()  # what is written stands before the answer
+        outlet.limit(frame.prefetch, frame.is_flowing)
+    _answer(link, frame.request)
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def on_get(switch: "Switch", link: PeerLink, frame: Get) -> None:
+    """Fetch a message; it stays unacked here until the home node says what became of it."""
+    try:
+        queue = _queue(switch, frame.queue)
+    except AmqpError as error:
+        _refuse(link, frame.request, error)
+        return
+    _get(link, _outlet(switch, link, frame.outlet, queue), frame)
+
+
+def _get(link: PeerLink, outlet: Outlet, frame: Get) -> None:
+    queue = outlet.queue
+    if link.outlets.get(frame.outlet) is not outlet:
+        return  # the link broke while the head of the queue was read
+    if queue.core.gone or queue.damage is not None:
+        _refuse(link, frame.request, not_found(""))
+    elif not queue.wait_to_get(None, lambda: _get(link, outlet, frame)):
+        tag, block = outlet.get()
+        link.send(peerframes.got(frame.request, frame.outlet, tag, queue.core.ready, block))
+
+
+def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
+    """Counts, purge, delete or flush."""
+    if frame.what == peerframes.FLUSH:
+        switch.node.after_local_flush(lambda: _answer(link, frame.request))
+        return
+    try:
+        queue = _queue(switch, frame.queue, may_be_damaged=frame.what == peerframes.DELETE)
+        if frame.what in (peerframes.COUNTS, peerframes.USE):
+            counts = queue.counts(is_use=frame.what == peerframes.USE)
+            _answer(link, frame.request, *counts)
+        elif frame.what == peerframes.PURGE:
+            _answer(link, frame.request, queue.purge())
+        elif frame.what == peerframes.DELETE:
+            later = queue.delete(
+                if_unused=bool(frame.flags & peerframes.IF_UNUSED),
+                if_empty=bool(frame.flags & peerframes.IF_EMPTY),
+            )
+            later.when(lambda count: _answer(link, frame.request, count if isinstance(count, int) else 0))
+        else:
+            raise BadFrame(f"nothing is known about request {frame.what}")
+    except AmqpError as error:
+        _refuse(link, frame.request, error)
+
+
+def _queue(switch: "Switch", queue_id: int, *, may_be_damaged: bool = False) -> Queue:
+    queue = switch.masters.get(queue_id)
+    if queue is None:
+        raise not_found("")
+    if queue.damage is not None and not may_be_damaged:
+        raise not_found(f"{queue.text} is damaged and not served: {queue.damage}")
+    return queue
+
+
+def _answer(link: PeerLink, request: int, *numbers: int) -> None:
+    link.send(peerframes.encode(Answer(request, numbers)))
+
+
+def _refuse(link: PeerLink, request: int, error: AmqpError) -> None:
+    link.send(peerframes.encode(Answer(request, (), error.code, error.text)))
+
+
+SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {
+    Open: on_open,
+    Publish: on_publish,
+    Post: on_post,
+    Consume: on_consume,
+    Ready: on_ready,
+    Cancel: on_cancel,
+    Settle: on_settle,
+    Credit: on_credit,
+    Limit: on_limit,
+    Get: on_get,
+    Ask: on_ask,
+}

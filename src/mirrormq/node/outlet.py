@@ -1,0 +1,155 @@
+"""Where deliveries to another node leave the master: one for each channel there that consumes or gets.
+
+Guarantees
+- The queue treats the consumers behind it like any others: turns, priority, exclusiveness, a single active
+  one are decided here. Tags are dense from 1, so only the first of a block travels.
+- Everything sent stays unacked here until the home node tells how it ended, also for clients that do not
+  acknowledge: a link that breaks loses nothing.
+- No more than `limits.forward_window_bytes` (and one message) is on its way or kept at the home node.
+- When the link breaks, what is outstanding is ready again at its place, marked as redelivered. Consumers
+  keep their place for `limits.link_grace_us`, so that a short break deletes no auto-delete queue and gives no
+  exclusive queue away.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from mirrormq.base import limits
+from mirrormq.broker.queue import Queue
+from mirrormq.kernel import forward
+from mirrormq.kernel.cores import ChannelCore, ConsumerCore
+from mirrormq.kernel.outbuffer import Dirty, OutBuffer
+from mirrormq.node import peerframes
+from mirrormq.node.peerframes import Consume, Span
+
+if TYPE_CHECKING:
+    from mirrormq.node.peerlink import PeerLink
+    from mirrormq.node.switch import NodePort
+
+
+class FarConsumer:
+    """A consumer of another node, as its queue sees it."""
+
+    def __init__(self, outlet: "Outlet", frame: Consume, arguments: dict[str, Any]) -> None:
+        self.outlet = outlet
+        self.number = frame.consumer
+        self.tag = frame.tag.decode("utf-8", "surrogateescape")
+        self.no_ack = frame.no_ack
+        self.exclusive = frame.exclusive
+        self.prefetch = 0 if frame.no_ack else frame.prefetch
+        self.priority = frame.priority
+        self.arguments = arguments
+        self.active = True
+        number = frame.consumer.to_bytes(4, "little")
+        self.core = ConsumerCore(outlet.channel, number, False, self.prefetch, frame.no_ack)
+
+    def is_reading(self) -> bool:
+        """Does the home node take what is sent, or did so a moment ago?"""
+        return self.outlet.is_reading()
+
+    def cancelled(self) -> None:
+        """The queue no longer serves it; what it holds can still be settled."""
+        link = self.outlet.link
+        link.suspended.pop(self.number, None)
+        if self.outlet.consumers.pop(self.number, None) is not None:
+            link.send(peerframes.encode(peerframes.Cancelled(self.outlet.number, self.number)))
+
+
+class Outlet:
+    """What one channel of another node takes from one queue."""
+
+    def __init__(self, host: "NodePort", link: "PeerLink", number: int, queue: Queue, dirty: Dirty) -> None:
+        self._host = host
+        self.link = link
+        self.number = number
+        self.queue = queue
+        self.consumers: dict[int, FarConsumer] = {}
+        self.out = OutBuffer(dirty, self, compact=True)
+        self.out.high = limits.forward_window_bytes
+        self.out.blocked = link.is_full
+        self.channel = ChannelCore(0, host.next_uid(), self.out)
+        self._next = 1
+        self._in_flight = 0
+        self._heard_at = host.now.mono
+        link.outlets[number] = self
+
+    def add(self, consumer: FarConsumer) -> None:
+        """The queue has taken this consumer."""
+        self.consumers[consumer.number] = consumer
+
+    def cancel(self, number: int) -> None:
+        """The home node's client wants no more."""
+        consumer = self.consumers.pop(number, None)
+        if consumer is not None:
+            self.queue.cancel(consumer)
+
+    def is_reading(self) -> bool:
+        """Does the home node take what is sent, or did so a moment ago?"""
+        if not self.link.is_open:
+            return False
+        return self.out.high > 0 or self._host.now.mono - self._heard_at < limits.output_stall_us
+
+    # --- to the home node ---
+
+    def flush(self) -> None:
+        """Send what the queue delivered in this pass."""
+        block = self.out.take()
+        first, self._next = self._next, self.channel.next_tag
+        if self.link.is_open and block:
+            self.link.send(peerframes.deliver(self.number, first, self._next - first, block))
+            self._in_flight += len(block)
+            self._set_room()
+
+    def get(self) -> tuple[int, bytes | memoryview]:
+        """Tag and record of the message at the queue's head; (0, b"") if there is none."""
+        self.flush()
+        if not self.queue.get(self.channel, False):
+            return 0, b""
+        block = self.out.take()
+        self._next = self.channel.next_tag
+        self._in_flight += len(block)
+        self._set_room()
+        return self._next - 1, block
+
+    # --- from the home node ---
+
+    def settle(self, spans: list[Span]) -> None:
+        """Deliveries ended."""
+        for how, first, last in spans:
+            forward.settle_span(self.channel, first, last, how)
+
+    def credit(self, size: int) -> None:
+        """So many bytes have left the home node's memory."""
+        self._in_flight = max(self._in_flight - size, 0)
+        self._heard_at = self._host.now.mono
+        self._set_room()
+
+    def limit(self, shared: int, is_flowing: bool) -> None:
+        """The limits of the client's channel changed, or the client stopped taking messages."""
+        self.channel.prefetch_limit = shared
+        self.channel.flow = is_flowing
+        self.queue.core.touch()
+
+    def _set_room(self) -> None:
+        self.out.high = max(limits.forward_window_bytes - self._in_flight, 0)
+        self.set_blocked(self.link.is_full)
+
+    def set_blocked(self, is_blocked: bool) -> None:
+        """The link takes nothing for now, or takes more again."""
+        self.out.blocked = is_blocked
+        if self.out.starved and not is_blocked and self.out.high:
+            self.out.starved = False
+            self.queue.core.touch()
+
+    # --- the end ---
+
+    def suspend(self) -> None:
+        """The link broke: everything goes back; the consumers keep their places for a while."""
+        self.channel.flow = False
+        self.link.suspended.update(self.consumers)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget it, with everything outstanding ready again."""
+        self.link.outlets.pop(self.number, None)
+        self.out.take()
+        self.channel.release()

@@ -1,0 +1,167 @@
+"""The link to one other node: what is sent in which order, and what is remembered about the other end.
+
+Guarantees
+- Frames arrive in the order they are sent while the link is up; a frame that cannot be sent is not sent
+  later: whoever owns it knows from `is_open` and starts again when the link is back.
+- Of one pass the settlements go before the publishes, so an acknowledgement is never overtaken by a message
+  that its channel published after it.
+- A frame is served only when this node has applied the metadata its sender had: a queue cannot be unknown
+  for being too new.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from mirrormq.base import limits
+from mirrormq.base.errors import AmqpError, not_found
+from mirrormq.node import peerframes
+from mirrormq.node.peerframes import Answer, Got
+
+if TYPE_CHECKING:
+    from mirrormq.node.inlet import Inlet
+    from mirrormq.node.outlet import FarConsumer, Outlet
+    from mirrormq.node.remotequeue import RemoteQueue
+    from mirrormq.node.stream import Stream
+
+Answered = Callable[[Answer | Got | AmqpError], None]
+
+
+class Carrier(Protocol):
+    """What a link needs of the switch."""
+
+    @property
+    def meta_index(self) -> int:
+        """Index of the last metadata command applied here."""
+        ...
+
+    def carry(self, peer: str, payload: bytes) -> None:
+        """Send a frame."""
+        ...
+
+    def next_request(self) -> int:
+        """A number no request had before."""
+        ...
+
+
+class PeerLink:
+    """One peer, in both roles: as the master of queues used here, and as the home of clients served here."""
+
+    def __init__(self, carrier: Carrier, peer: str) -> None:
+        self._carrier = carrier
+        self.peer = peer
+        self.is_up = False
+        self.is_open = False
+        """Up, and the other end has said who it is."""
+        self.is_full = False
+        self.pid = 0
+        """The peer's process: the id its publishes carry."""
+        self.session = 0
+        """Grows with every time the link opens."""
+        self.down_at = 0
+        self.inbox: deque[bytes] = deque()
+        """Frames that wait for metadata."""
+        self.awaited = 0
+        self._told = 0
+        self._settles: list[bytes] = []
+        self._publishes: list[bytes] = []
+        self._requests: dict[int, Answered] = {}
+        # as home: what this node's clients use there
+        self.queues: dict[int, RemoteQueue] = {}
+        self.active: dict[RemoteQueue, None] = {}
+        """Those of them that have something to lose with the link: all others need not hear of it."""
+        self.inlets: dict[int, Inlet] = {}
+        self.owed_bytes = 0
+        self.holding: dict[RemoteQueue, None] = {}
+        """Queues whose publishers are held."""
+        # as master: what that node's clients use here
+        self.outlets: dict[int, Outlet] = {}
+        self.suspended: dict[int, FarConsumer] = {}
+        """Consumers that keep their places while the link is broken."""
+        self.streams: dict[int, Stream] = {}
+
+    def reset(self) -> None:
+        """The link is gone: nothing that was to be sent is."""
+        self.is_up = self.is_open = self.is_full = False
+        self.awaited = self._told = 0
+        self.inbox.clear()
+        self._settles.clear()
+        self._publishes.clear()
+
+    def drop_suspended(self) -> None:
+        """Consumers that were waited for do not come back."""
+        suspended, self.suspended = self.suspended, {}
+        for consumer in suspended.values():
+            consumer.outlet.queue.cancel(consumer)
+
+    def take_requests(self) -> list[Answered]:
+        """Requests that will not be answered."""
+        requests, self._requests = self._requests, {}
+        return list(requests.values())
+
+    @property
+    def may_publish(self) -> bool:
+        """Would a block of publishes go out now?"""
+        return self.is_open and not self.is_full
+
+    @property
+    def is_over(self) -> bool:
+        """Is more owed to this master than may be?"""
+        return self.owed_bytes > limits.forward_owed_bytes_max
+
+    # --- sending ---
+
+    def greet(self, frame: bytes) -> None:
+        """Send the first frame of a link."""
+        self._told = self._carrier.meta_index
+        self._carrier.carry(self.peer, frame)
+
+    def settle(self, frame: bytes) -> None:
+        """Send at the end of the pass, before publishes."""
+        self._settles.append(frame)
+
+    def publish(self, frame: bytes) -> None:
+        """Send at the end of the pass."""
+        self._publishes.append(frame)
+
+    def send(self, frame: bytes) -> None:
+        """Send behind everything so far."""
+        self.flush()
+        self._emit(frame)
+
+    def flush(self) -> None:
+        """Send what was kept for the end of the pass."""
+        if self._settles:
+            settles, self._settles = self._settles, []
+            for frame in settles:
+                self._emit(frame)
+        if self._publishes:
+            publishes, self._publishes = self._publishes, []
+            for frame in publishes:
+                self._emit(frame)
+
+    def _emit(self, frame: bytes) -> None:
+        if not self.is_open:
+            return
+        index = self._carrier.meta_index
+        if index > self._told:
+            self._told = index
+            self._carrier.carry(self.peer, peerframes.encode(peerframes.Sync(index)))
+        self._carrier.carry(self.peer, frame)
+
+    # --- requests ---
+
+    def request(self, make: Callable[[int], peerframes.Other], answered: Answered) -> None:
+        """Send a request; `answered` gets the answer, or an error if the link is down or breaks before."""
+        if not self.is_open:
+            answered(not_found(f"node '{self.peer}' is out of reach"))
+            return
+        number = self._carrier.next_request()
+        self._requests[number] = answered
+        self.send(peerframes.encode(make(number)))
+
+    def answered(self, answer: Answer | Got) -> None:
+        """An answer came; one that nobody waits for is ignored."""
+        waiting = self._requests.pop(answer.request, None)
+        if waiting is not None:
+            waiting(answer)
