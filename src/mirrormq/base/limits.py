@@ -360,3 +360,78 @@ publish_timeout_us = 30_000_000
 link_grace_us = 5_000_000
 """How long consumers are kept on both sides while the link between their node and their queue's is broken."""
 assert link_grace_us < publish_timeout_us
+
+# --- raft ---
+raft_heartbeat_us = 100_000
+"""Time between two heartbeats of a leader."""
+
+raft_election_us_min = 500_000
+raft_election_us_max = 1_000_000
+"""Without a heartbeat for a time drawn from this range a voter asks whether it may stand for election."""
+assert 4 * raft_heartbeat_us <= raft_election_us_min, "one lost heartbeat must not cause an election"
+assert raft_election_us_min < raft_election_us_max, "voters that wait alike split the vote"
+
+raft_election_eof_us = 50_000
+"""The same after the leader's link has ended: long enough that rarely two stand at once."""
+assert raft_election_eof_us < raft_election_us_min
+
+raft_witness_patience = 4
+"""A witness waits so many times longer: it leads only if nobody else can."""
+
+lease_us = 5_000_000
+"""How long a node may act for the cluster without hearing from it again; who counts it dead waits so long."""
+
+lease_use_percent = 90
+"""Part of a lease its holder uses: clocks of two machines run a little differently."""
+assert lease_use_percent <= 90
+assert 2 * raft_election_us_max < lease_us * lease_use_percent // 100, "an election must fit into a lease"
+
+raft_disk_stall_us = 3_000_000
+"""A flush that takes longer than this: a leader steps down, and nobody stands for election on such a disk."""
+assert raft_disk_stall_us < lease_us
+
+raft_append_bytes_max = 1024 * 1024
+"""Bytes of entries in one message to a peer; a longer entry travels alone."""
+
+raft_inflight_appends_max = 64
+"""Messages with entries sent to a peer and not yet answered."""
+
+raft_proposals_bytes_max = 64 * 1024 * 1024
+"""Bytes of proposals a leader holds that are not committed; a longer one is taken if it is the only one."""
+
+raft_waiting_max = 65_536
+"""Proposals, and reads, that wait at a leader."""
+
+raft_gated_max = 4_096
+"""Messages that wait for the flush of term and vote; beyond it they are dropped, as by a broken link."""
+
+raft_apply_slice_entries = 1_000
+"""Entries applied in one pass of the loop."""
+
+raft_snapshot_part_bytes = 256 * 1024
+"""Bytes of a snapshot in one message."""
+assert raft_snapshot_part_bytes <= raft_append_bytes_max
+
+raft_snapshot_bytes_max = 2 * 1024 * 1024 * 1024
+"""Largest snapshot a node accepts from a leader."""
+
+raft_trailing_bytes_max = 1024 * 1024
+"""Bytes of entries kept in memory behind a snapshot, so that a peer a little behind needs no snapshot."""
+
+raft_promote_lag_max = 64
+"""Entries a non-voter may be behind when it becomes a voter."""
+
+raft_members_max = 255
+"""Nodes in one group, non-voters included."""
+
+raft_frame_bytes_max = meta_entry_bytes_max + 64 * 1024
+"""Largest message between two nodes: one entry that travels alone."""
+assert raft_append_bytes_max < raft_frame_bytes_max
+
+identity_tokens_max = 32
+"""Recorded starts a node can prove: a peer that is further behind first hears of the others."""
+
+# --- replicated definitions ---
+proposals_bytes_max = 48 * 1024
+"""Bytes of proposals sent to the leader at once; a larger proposal goes alone."""
+assert proposals_bytes_max < peer_chunk_bytes, "they travel as control frames where they can"

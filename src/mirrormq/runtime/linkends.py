@@ -52,7 +52,9 @@ class Target:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._attempt is not None:
+        # An attempt that has a connection is over but for its last step. Cancelled in it, a loop may drop the
+        # transport without a word to its protocol, and whoever waits for the connection's end waits for ever.
+        if self._attempt is not None and self._connection is None:
             self._attempt.cancel()
 
     # Told by the connection.
@@ -185,7 +187,7 @@ class Acceptor:
         self._welcoming[task] = None
 
         def done(task: asyncio.Task[None]) -> None:
-            del self._welcoming[task]
+            self._welcoming.pop(task, None)
             if task.cancelled():
                 accepted.close()
 
@@ -203,8 +205,11 @@ class Acceptor:
     async def _welcome(self, accepted: socket.socket, host: str) -> None:
         context = self.links.contexts.accepting if self.links.contexts is not None else None
         try:
+            task = asyncio.current_task()
+            assert task is not None
+            # From then on it is no longer cancelled: see Target.close.
             await self.loop.connect_accepted_socket(
-                self.links.connection,
+                lambda: self.links.connection(on_made=lambda: self._welcoming.pop(task, None)),
                 accepted,
                 ssl=context,
                 ssl_handshake_timeout=ATTEMPT_SECONDS if context is not None else None,

@@ -216,9 +216,11 @@ class PeerLinks:
 
     # What happens on the sockets.
 
-    def connection(self, target: Target | None = None) -> Connection:
+    def connection(
+        self, target: Target | None = None, on_made: Callable[[], object] = lambda: None
+    ) -> Connection:
         """Make the protocol of a new connection; `target` is what was dialled."""
-        return Connection(self, target)
+        return Connection(self, target, on_made)
 
     def made(self, connection: Connection, *, is_dialler: bool) -> Link:
         """Begin a handshake on a new connection."""
@@ -420,9 +422,10 @@ class PeerLinks:
 class Connection(asyncio.BufferedProtocol):
     """The socket of one link; `target` is what was dialled, None if the peer dialled."""
 
-    def __init__(self, links: PeerLinks, target: Target | None) -> None:
+    def __init__(self, links: PeerLinks, target: Target | None, on_made: Callable[[], object]) -> None:
         self.links = links
         self.target = target
+        self._on_made = on_made
         self.address = ""
         self.is_paused = False
         self.is_closing = False
@@ -439,6 +442,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = str(self.target.address) if self.target is not None else str(peer[0])
         set_options(self.transport)
         self.link = self.links.made(self, is_dialler=self.target is not None)
+        self._on_made()
         if self.target is not None:
             self.target.connected(self)
         if self.links.is_closed:

@@ -1,4 +1,6 @@
-"""Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `cursors`, or `--seconds 3600`.
+"""Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
+
+Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes).
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -9,11 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 
+from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.node import Node
+from mirrormq.sim import raftplanted
 from mirrormq.sim.client import Stats
 from mirrormq.sim.cursorworld import CursorWorld
+from mirrormq.sim.metaworld import MetaStats, MetaWorld
 from mirrormq.sim.planted import PLANTED
 from mirrormq.sim.queueworld import QueueWorld
+from mirrormq.sim.raftworld import RaftStats, RaftWorld
 
 TRACE_LINES = 25
 
@@ -21,6 +27,11 @@ TRACE_LINES = 25
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds until one fails or all are done; returns the exit code."""
     options = _parser().parse_args(argv)
+    run = {"raft": _run_raft, "meta": _run_meta}.get(options.world, _run_log)
+    return run(options)
+
+
+def _run_log(options: argparse.Namespace) -> int:
     make_node = PLANTED[options.planted] if options.planted else Node
     flips = options.flips or options.planted == "checksum-skipped"
     total, seeds = Stats(), 0
@@ -44,14 +55,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _run_meta(options: argparse.Namespace) -> int:
+    total, seeds = MetaStats(), 0
+    for seed in _seeds(options):
+        world = MetaWorld(seed)
+        try:
+            world.run()
+        except Exception as error:  # noqa: BLE001
+            _say(f"seed {seed} failed: {type(error).__name__}: {error}")
+            return 1
+        seeds += 1
+        for name, value in vars(world.stats).items():
+            setattr(total, name, getattr(total, name) + value)
+    _say(f"{seeds} seeds, {total}")
+    return 0
+
+
+def _run_raft(options: argparse.Namespace) -> int:
+    make_raft = raftplanted.PLANTED[options.planted] if options.planted else Raft
+    total, seeds = RaftStats(), 0
+    for seed in _seeds(options):
+        world = RaftWorld(seed, make_raft=make_raft)
+        try:
+            world.run()
+        except Exception as error:  # noqa: BLE001
+            _say(f"seed {seed} failed: {type(error).__name__}: {error}")
+            _say("\n".join(list(world.trace)[-TRACE_LINES:]))
+            _say(f"{seeds} seeds, {total}")
+            return 1
+        seeds += 1
+        for name, value in vars(world.stats).items():
+            setattr(total, name, getattr(total, name) + value)
+        if options.digests:
+            _say(f"seed {seed}: {world.digest} {world.stats.events} events")
+    _say(f"{seeds} seeds, {total}")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
-    parser.add_argument("world", choices=["log", "cursors"])
+    parser.add_argument("world", choices=["log", "cursors", "raft", "meta"])
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")
     amount.add_argument("--seconds", type=float)
     parser.add_argument("--first", type=int, default=1, help="first seed with --seconds")
-    parser.add_argument("--planted", choices=sorted(PLANTED), help="run a node with this bug")
+    parser.add_argument(
+        "--planted", choices=sorted([*PLANTED, *raftplanted.PLANTED]), help="run a node with this bug"
+    )
     parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")
     parser.add_argument("--shipped-limits", action="store_true", help="do not shrink files and windows")
     parser.add_argument("--digests", action="store_true", help="print a fingerprint of each run")

@@ -211,6 +211,7 @@ class SlowDisk(MemoryDisk):
         self._due: _Due = []
         self._busy_until: dict[str, int] = {}
         self._count = 0
+        self._stalled_until = 0
         self.now = 0
         """Time of the world (mono µs), set before effects are carried out."""
         self.median_us = rng.choice([200, 2_000, 20_000])
@@ -241,11 +242,15 @@ class SlowDisk(MemoryDisk):
         self._finish(file, token)
         return token
 
+    def stall(self, until: int) -> None:
+        """Nothing that is asked for from now on is done before `until`."""
+        self._stalled_until = max(self._stalled_until, until)
+
     def _owe(self, file: str, token: int) -> None:
         latency = int(self._rng.expovariate(1 / self.median_us)) + 50
         if self._rng.random() < 0.02:
             latency *= 50
-        at = max(self.now + latency, self._busy_until.get(file, 0))
+        at = max(self.now + latency, self._busy_until.get(file, 0), self._stalled_until)
         self._busy_until[file] = at
         self._count += 1
         heapq.heappush(self._due, (at, self._count, file, token))

@@ -1,0 +1,97 @@
+"""The end of the replicated log in memory: entries behind `base_index`, without gaps, terms ascending.
+
+Entries up to `base_index` are in a snapshot; of those only the term of the last one is known.
+"""
+
+from collections.abc import Sequence
+
+from mirrormq.cluster.raft.entries import Entry
+
+
+class RaftLog:
+    """Appends, lookups and cuts; knows nothing of commits and disks."""
+
+    def __init__(self, base_index: int = 0, base_term: int = 0) -> None:
+        """An empty log behind a snapshot."""
+        self.base_index = base_index
+        self.base_term = base_term
+        self._entries: list[Entry] = []
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry."""
+        return self.base_index + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        """Term of the last entry."""
+        return self._entries[-1].term if self._entries else self.base_term
+
+    def term_at(self, index: int) -> int | None:
+        """Term of an entry; None if it is not known any more, or not yet."""
+        if index == self.base_index:
+            return self.base_term
+        if self.base_index < index <= self.last_index:
+            return self._entries[index - self.base_index - 1].term
+        return None
+
+    def entry(self, index: int) -> Entry:
+        """One entry."""
+        assert self.base_index < index <= self.last_index, (self.base_index, index, self.last_index)
+        return self._entries[index - self.base_index - 1]
+
+    def batch(self, first: int, bytes_max: int) -> list[Entry]:
+        """Entries from `first` on: as many as fit, but at least one if there is one."""
+        found: list[Entry] = []
+        size = 0
+        for index in range(first, self.last_index + 1):
+            entry = self.entry(index)
+            size += len(entry.data)
+            if found and size > bytes_max:
+                break
+            found.append(entry)
+        return found
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries at the end."""
+        for entry in entries:
+            assert entry.index == self.last_index + 1, (entry.index, self.last_index)
+            assert entry.term >= self.last_term, (entry.term, self.last_term)
+            self._entries.append(entry)
+
+    def truncate(self, first: int) -> None:
+        """Forget the entries from `first` on."""
+        assert first > self.base_index, (first, self.base_index)
+        del self._entries[first - self.base_index - 1 :]
+
+    def first_of_term(self, index: int) -> int:
+        """The first entry in memory that has the term of the one at `index`."""
+        term = self.term_at(index)
+        while index - 1 > self.base_index and self.term_at(index - 1) == term:
+            index -= 1
+        return index
+
+    def compact(self, index: int, trailing_bytes: int = 0) -> None:
+        """Forget entries up to `index`, but for the last ones of those that are no longer than that."""
+        while index > self.base_index:
+            trailing_bytes -= len(self.entry(index).data)
+            if trailing_bytes < 0:
+                break
+            index -= 1
+        if index > self.base_index:
+            term = self.term_at(index)
+            assert term is not None
+            del self._entries[: index - self.base_index]
+            self.base_index, self.base_term = index, term
+
+    def reset(self, index: int, term: int) -> None:
+        """Forget everything and begin behind a snapshot."""
+        self._entries.clear()
+        self.base_index, self.base_term = index, term
+
+    def differs_at(self, first: int, terms: Sequence[int]) -> int | None:
+        """The first index from `first` on whose term is not the given one, or which is missing."""
+        for offset, term in enumerate(terms):
+            if self.term_at(first + offset) != term:
+                return first + offset
+        return None

@@ -1,0 +1,53 @@
+"""Whom this node votes for.
+
+Guarantee: at most one vote per term, remembered before it is told, and only for a log that holds everything
+this node's log may have helped to commit.
+
+A node that hears its leader refuses, whatever the term: one that was cut off cannot depose a leader the
+others are content with. It answers as soon as it saw the leader's link end, or if the leader itself has asked
+the candidate to stand.
+"""
+
+from typing import TYPE_CHECKING
+
+from mirrormq.base import limits
+from mirrormq.cluster.raft.messages import VoteRequest
+
+if TYPE_CHECKING:
+    from mirrormq.cluster.raft.raft import Raft
+
+
+def on_request(raft: "Raft", now: int, peer: str, request: VoteRequest) -> None:
+    """Answer a candidate, or one that asks whether it may become one."""
+    if hears_leader(raft, now) and not request.is_transfer:
+        if request.is_pre:
+            _answer(raft, now, peer, request, is_granted=False)
+        return
+    if request.is_pre:
+        _answer(raft, now, peer, request, is_granted=request.term > raft.term and is_current(raft, request))
+        return
+    if request.term > raft.term:
+        raft.become_follower(now, request.term)
+    is_granted = request.term == raft.term and raft.vote in ("", peer) and is_current(raft, request)
+    if is_granted:
+        raft.set_vote(now, raft.term, peer)
+        raft.role.on_vote_given(now)
+    _answer(raft, now, peer, request, is_granted=is_granted)
+
+
+def hears_leader(raft: "Raft", now: int) -> bool:
+    """Is there a leader as far as this node can tell?"""
+    if raft.is_leader:
+        return True
+    return bool(raft.leader) and now < raft.heard_at + limits.raft_election_us_min
+
+
+def is_current(raft: "Raft", request: VoteRequest) -> bool:
+    """Is the candidate's log at least as complete as ours?"""
+    return (request.last_term, request.last_index) >= (raft.log.last_term, raft.log.last_index)
+
+
+def _answer(raft: "Raft", now: int, peer: str, request: VoteRequest, *, is_granted: bool) -> None:
+    # A promise names the term that was asked for; a refusal tells ours, which the other may not know.
+    term = request.term if is_granted else raft.term
+    raft.send(peer, raft.vouching.answer_with(now, term, is_granted=is_granted, is_pre=request.is_pre))

@@ -1,0 +1,128 @@
+"""What must be true of a group after every event, seen from outside all nodes."""
+
+from typing import TYPE_CHECKING
+
+from mirrormq.cluster.raft.raft import Raft
+from mirrormq.kernel.crc32c import crc32c
+from mirrormq.sim.model import Violation
+from mirrormq.sim.raftnode import RaftNode
+
+if TYPE_CHECKING:
+    from mirrormq.sim.raftworld import RaftWorld
+
+
+class _Seen:
+    """What one life of a node has shown."""
+
+    def __init__(self, life: int, raft: Raft) -> None:
+        self.life = life
+        self.term = 0
+        self.commit = raft.commit_index
+        self.led_term = 0
+        self.applied: list[tuple[int, str]] = []
+
+
+class Checker:
+    """Remembers what was ever true and must stay so."""
+
+    def __init__(self, world: "RaftWorld") -> None:
+        """Nothing has happened."""
+        self._world = world
+        self.leaders: dict[int, str] = {}
+        self.committed: dict[int, tuple[int, int, int]] = {}
+        """index -> (term, checksum of the data, term in which it was committed)."""
+        self.chains: dict[int, str] = {}
+        self.last_committed = 0
+        self._seen: dict[str, _Seen] = {}
+
+    def check(self, node: RaftNode) -> None:
+        """Look at a node after something happened to it."""
+        raft = node.raft
+        if raft is None:
+            return
+        seen = self._seen.get(node.name)
+        if seen is None or seen.life != node.life:
+            seen = self._seen[node.name] = _Seen(node.life, raft)
+        if raft.term < seen.term:
+            raise Violation(f"{node.name}: term {raft.term} after {seen.term}")
+        seen.term = raft.term
+        self._check_commit(node, raft, seen)
+        self._check_applied(node, raft, seen)
+        if raft.is_leader and seen.led_term != raft.term:
+            seen.led_term = raft.term
+            self._check_leader(node, raft)
+        self._check_leases()
+
+    def _check_leader(self, node: RaftNode, raft: Raft) -> None:
+        other = self.leaders.setdefault(raft.term, node.name)
+        if other != node.name:
+            raise Violation(f"{other} and {node.name} both lead in term {raft.term}")
+        for index, (term, crc, in_term) in self.committed.items():
+            if in_term >= raft.term or index <= raft.log.base_index:
+                continue
+            if index > raft.log.last_index:
+                raise Violation(f"{node.name} leads term {raft.term} without committed entry {index}")
+            entry = raft.log.entry(index)
+            if (entry.term, crc32c(entry.data)) != (term, crc):
+                raise Violation(f"{node.name} leads term {raft.term} with another entry {index}")
+
+    def _check_commit(self, node: RaftNode, raft: Raft, seen: _Seen) -> None:
+        if raft.commit_index < seen.commit:
+            raise Violation(f"{node.name}: commit {raft.commit_index} after {seen.commit}")
+        for index in range(max(seen.commit, raft.log.base_index) + 1, raft.commit_index + 1):
+            entry = raft.log.entry(index)
+            found = (entry.term, crc32c(entry.data))
+            known = self.committed.setdefault(index, (*found, raft.term))
+            if known[:2] != found:
+                raise Violation(f"{node.name}: entry {index} is {found}, but {known} was committed")
+        seen.commit = raft.commit_index
+        self.last_committed = max(self.last_committed, raft.commit_index)
+
+    def _check_applied(self, node: RaftNode, raft: Raft, seen: _Seen) -> None:
+        seen.applied += node.machine.applied
+        node.machine.applied = []
+        # With one voter what is applied may still be lost: it counts when it is durable.
+        durable = [one for one in seen.applied if one[0] <= raft.durable_index]
+        seen.applied = [one for one in seen.applied if one[0] > raft.durable_index]
+        for index, chain in durable:
+            if self.chains.setdefault(index, chain) != chain:
+                raise Violation(f"{node.name}: another state after entry {index}")
+
+    def _check_leases(self) -> None:
+        """What the newest leader says is over is over."""
+        leading = [one for one in self._world.nodes.values() if one.raft is not None and one.raft.is_leader]
+        if not leading:
+            return
+        leader = max(leading, key=_term_of)
+        assert leader.raft is not None
+        if leader.raft.term < max(self.leaders, default=0):
+            # Deposed without knowing it: nothing it says can be committed.
+            return
+        for node in self._world.nodes.values():
+            if node is leader or node.raft is None:
+                continue
+            until = node.raft.lease_until(node.mono)
+            if until > node.mono and leader.raft.lease_over(node.name, leader.mono, node.identity.start):
+                raise Violation(
+                    f"{leader.name} (term {leader.raft.term}) says the lease of {node.name} is over,"
+                    f" which has {until - node.mono} us left in term {node.raft.term}"
+                )
+
+    def check_end(self) -> None:
+        """When everything is healed and quiet all members are the same."""
+        world = self._world
+        leader = world.leader()
+        if leader is None or leader.raft is None:
+            raise Violation("nobody leads after healing")
+        for name in leader.raft.config.names:
+            raft = world.nodes[name].raft
+            assert raft is not None
+            if raft.applied_index != leader.raft.applied_index:
+                raise Violation(f"{name} has applied {raft.applied_index} of {leader.raft.applied_index}")
+            if world.nodes[name].machine.keys != leader.machine.keys:
+                raise Violation(f"{name} has another state than {leader.name}")
+
+
+def _term_of(node: RaftNode) -> int:
+    assert node.raft is not None
+    return node.raft.term
