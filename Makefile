@@ -1,5 +1,5 @@
 # One target per task; each is also a command a person can type.
-.PHONY: kill campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
+.PHONY: kill campaign campaign-raft setup build run test quick lint types fmt unit tidy fuzz bench clean
 
 setup:
 	bash -c '. tools/setup.sh && prepare dev'
@@ -33,3 +33,7 @@ kill: setup
 
 campaign: setup
 	.venv/bin/python -m mirrormq.sim log --seconds 3600
+
+campaign-raft: setup
+	.venv/bin/python -m mirrormq.sim raft --seconds 3600
+	.venv/bin/python -m mirrormq.sim meta --seconds 600
