@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now
+from mirrormq.kernel import records
 from mirrormq.log import journal
 from mirrormq.log.disk import LogRefused
+from mirrormq.log.scan import scan
 from mirrormq.node.node import Node
 from mirrormq.sim.client import Life, Publish, SimClient, Stats
 from mirrormq.sim.disk import DiskFull, MemoryDisk, SlowDisk
@@ -64,6 +66,18 @@ def small_limits(rng: random.Random, *, is_on: bool) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(limits, name, value)
+
+
+def _noted_on(disk: MemoryDisk) -> tuple[int, int]:
+    """Up to where the notes that survived say that the journal was flushed (serial, offset)."""
+    found = (0, 0)
+    for name in disk.list(journal.PREFIX):
+        data = disk.read(name)
+        for at, head in scan(data[journal.HEAD_BYTES :]).batches:
+            if head[1] == 0:
+                for _, _, _, payload in records.other_records(data, journal.HEAD_BYTES + at):
+                    found = max(found, journal.read_flushed_note(payload))
+    return found
 
 
 class QueueWorld:
@@ -258,8 +272,8 @@ class QueueWorld:
 
     def _crash_with_a_flip(self) -> None:
         """Power failure, and a damaged bit in what the journal knows to be flushed: noticed, contained."""
-        serial, offset = self.machine.node.journal._noted
         disk = self.machine.disk.crash(lambda _: 0)
+        serial, offset = _noted_on(disk)
         places = [
             (name, at)
             for name in disk.list(journal.PREFIX)
