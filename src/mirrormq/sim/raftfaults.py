@@ -305,7 +305,7 @@ class Faults:
         leader = world.leader()
         if leader is None or leader.raft is None or leader is node or not world.is_as_desired():
             return False
-        if any(one.is_rolled_back or not one.is_up for one in world.nodes.values()):
+        if any(one.is_rolled_back or one.is_wiped or not one.is_up for one in world.nodes.values()):
             return False
         return len(leader.raft.config.voters) >= 3
 
@@ -316,6 +316,7 @@ class Faults:
             return False
         self.world.say(f"wipe {node.name}")
         self.world.power_off(node.name)
+        node.is_wiped = True
         node.disk = SlowDisk(self.rng)
         node.old_disks.clear()
         self._start_later(node)
@@ -366,6 +367,7 @@ class Faults:
                 self.world.power_off(node.name)
             node.disk = SlowDisk(self.rng)
             node.is_rolled_back = False
+            node.is_wiped = True
             self.world.start(node.name)
 
     # --- operators ---

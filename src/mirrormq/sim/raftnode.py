@@ -57,6 +57,8 @@ class RaftNode:
         self.disk.median_us = world.rng.choice([200, 2_000, 10_000])
         self.identity = ids.Identity(b"")
         self.is_rolled_back = False
+        self.is_wiped = False
+        """Its disk is empty, and the group has not taken it in again."""
         self.old_disks: list[MemoryDisk] = []
         self.waiting: list[tuple[int, Op, tuple[bool, int, int]]] = []
         """Answers that are not durable yet."""

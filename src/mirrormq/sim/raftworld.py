@@ -348,9 +348,12 @@ class RaftWorld:
             is_ready = role is not None and node.identity.identity and not node.is_rolled_back
             return Change(name, NON_VOTER, node.identity.identity) if is_ready else None
         is_strange = node.identity.identity not in (b"", member.identity)
-        if role is None or is_strange or node.is_rolled_back:
+        if is_strange or node.is_rolled_back:
             return Change(name, None)
-        return Change(name, role) if member.role != role else None
+        node.is_wiped = node.is_wiped and not node.is_up
+        # Nobody takes voters away while another has lost its disk: that could be one too many.
+        is_safe = role == VOTER or not any(one.is_wiped or one.is_rolled_back for one in self.nodes.values())
+        return Change(name, role) if member.role != role and is_safe else None
 
     def is_as_desired(self) -> bool:
         """Has the leader committed what the operator wants?"""
@@ -432,7 +435,8 @@ class RaftWorld:
                 raft is not None and raft.applied_index == raft.commit_index == last for raft in members
             )
 
-        self.run_until(is_quiet, 20 * SECOND)
+        # With one small message under way at a time a node that was away needs a while.
+        self.run_until(is_quiet, 180 * SECOND)
         self.run_until(lambda: not self._still_open(), 20 * SECOND)
 
     def _still_open(self) -> bool:

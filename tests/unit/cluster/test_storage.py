@@ -55,6 +55,16 @@ class Kit:
         self.log = self.log[index - self.base.index :]
         self.base = self.storage.mark
 
+    def install(self, index: int, term: int) -> None:
+        """Take a leader's snapshot that contradicts the log."""
+        data = layout.pack_snapshot(index, term, b"", [b"state"])
+        wanted = self.storage.write_snapshot(data, index, term)
+        while (token := self.disk.finish_next()) != wanted:
+            assert token is not None
+            self.storage.done(0, token)
+        self.storage.restart_log(0, index)
+        self.log, self.base = [], self.storage.mark
+
 
 def read_after_power_failure(kit: Kit) -> Recovery:
     return read_all(kit.disk.crash(lambda _: 0))
@@ -191,7 +201,7 @@ def test_a_leaders_snapshot_voids_a_log_that_contradicts_it_even_if_its_file_com
     kit.storage.write_snapshot(data, 4, 3)
     kit.settle()
     assert read_after_power_failure(kit).entries == []
-    kit.storage.restart_log(4)
+    kit.storage.restart_log(0, 4)
     kit.storage.append([Entry(3, 5, b"new")], 3)
     kit.settle()
     files = {name: kit.disk.read(name) for name in kit.disk.list("")}
@@ -213,6 +223,29 @@ def test_a_file_begun_for_a_conflict_and_lost_does_not_spoil_the_log_that_is_bac
     after.write(6, 3, 1)
     after.settle()
     assert read_after_power_failure(after).entries == after.log
+
+
+def test_some_files_of_a_log_that_was_given_up_may_come_back_and_say_nothing() -> None:
+    kit = Kit()
+    for first in (1, 4, 7, 10):
+        kit.write(first, 1, 3)
+        kit.storage.roll()
+        kit.settle()
+    old = {name: kit.disk.read(name) for name in kit.disk.list("meta/log-")}
+    kit.storage.write_snapshot(layout.pack_snapshot(2, 3, b"", [b"state"]), 2, 3)
+    kit.settle()
+    kit.storage.restart_log(0, 2)
+    assert kit.disk.list("meta/log-") == sorted(old), "nothing goes before it is void"
+    kit.settle()
+    assert not kit.disk.list("meta/log-")
+    files = {name: kit.disk.read(name) for name in kit.disk.list("")}
+    back = sorted(old)
+    for some in (back[:1], back[2:], [back[0], back[3]]):
+        found = Kit(MemoryDisk({**files, **{name: old[name] for name in some}}))
+        assert found.log == []
+        found.write(3, 4)
+        found.settle()
+        assert [entry.index for entry in read_after_power_failure(found).entries] == [3]
 
 
 def test_what_a_killed_process_left_is_not_durable_before_it_is_flushed_again() -> None:
@@ -248,8 +281,11 @@ def test_whatever_is_written_and_whenever_the_power_fails_flushed_entries_are_fo
                 kit.storage.done(0, token)
         elif action < 0.8 and kit.log:
             kit.snapshot(rng.choice(kit.log).index)
-        elif action < 0.85:
+        elif action < 0.82:
             kit.storage.roll()
+        elif action < 0.88:
+            term += 1
+            kit.install(rng.randint(kit.base.index + 1, last + 3), term)
         else:
             durable = [entry for entry in kit.log if entry.index <= kit.storage.durable_index]
             lose_pages = rng.random() < 0.3

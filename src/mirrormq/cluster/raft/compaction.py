@@ -71,7 +71,7 @@ class Compaction:
             storage.roll()
             self._begin_if_ready()
 
-    def done(self, token: int) -> bool:
+    def done(self, now: int, token: int) -> bool:
         """A snapshot is durable. False if the token is none of ours."""
         if self._job is not None and token == self._job.token:
             job, self._job = self._job, None
@@ -83,7 +83,7 @@ class Compaction:
         if self._install is not None and token == self._install[0]:
             _, snapshot = self._install
             self._install = None
-            self._use(snapshot)
+            self._use(now, snapshot)
             return True
         return False
 
@@ -140,7 +140,7 @@ class Compaction:
         job.token = self.raft.storage.write_snapshot(data, job.index, job.term)
         self.raft.role.on_snapshot_replaced()
 
-    def _use(self, snapshot: SnapshotFile) -> None:
+    def _use(self, now: int, snapshot: SnapshotFile) -> None:
         raft, log = self.raft, self.raft.log
         if snapshot.index <= raft.commit_index:
             # Entries that were here already were committed meanwhile; the file is as good as ours.
@@ -153,7 +153,7 @@ class Compaction:
         else:
             rest = []
             log.reset(snapshot.index, snapshot.term)
-            raft.storage.restart_log(snapshot.index)
+            raft.storage.restart_log(now, snapshot.index)
         raft.machine.restore(snapshot.state)
         raft.configs.load(snapshot, rest)
         raft.commit_index = raft.applied_index = snapshot.index

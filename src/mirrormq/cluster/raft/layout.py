@@ -32,7 +32,7 @@ _ENTRY_CHECKED = struct.Struct(">IQQQ")
 _SNAPSHOT_1_HEADER = struct.Struct(">8sIQQQQI")
 _SNAPSHOT_HEADER = struct.Struct(">8sIQQII")
 _PART_HEADER = struct.Struct(">II")
-_VOTE_HEADER = struct.Struct(">8sIQHI")
+_VOTE_HEADER = struct.Struct(">8sIQQHI")
 
 _CURE = "restore the data folder from a backup, or start with an empty one and join the cluster anew"
 
@@ -213,23 +213,31 @@ def _read_parts(file: str, data: bytes, at: int) -> bytes:
 # --- term and vote ---
 
 
-def pack_vote(term: int, vote: str) -> bytes:
-    """Write the term, and who was voted for in it (empty: nobody)."""
-    name = vote.encode()
-    head = _VOTE_HEADER.pack(_VOTE_MAGIC, 1, term, len(name), 0)[:-4]
+class VoteFile(NamedTuple):
+    """The term, who was voted for in it (empty: nobody), and the first log file that counts, by number."""
+
+    term: int = 0
+    vote: str = ""
+    log_from: int = 0
+
+
+def pack_vote(content: VoteFile) -> bytes:
+    """Write term and vote."""
+    name = content.vote.encode()
+    head = _VOTE_HEADER.pack(_VOTE_MAGIC, 1, content.term, content.log_from, len(name), 0)[:-4]
     return head + crc32c(name, crc32c(head)).to_bytes(4, "big") + name
 
 
-def read_vote(file: str, data: bytes) -> tuple[int, str]:
+def read_vote(file: str, data: bytes) -> VoteFile:
     """Term and vote. The file is replaced as a whole, so anything that does not check is damage."""
     if len(data) < _VOTE_HEADER.size:
         raise RaftDamaged(file, "it is shorter than its header")
-    magic, version, term, length, crc = _VOTE_HEADER.unpack_from(data)
+    magic, version, term, log_from, length, crc = _VOTE_HEADER.unpack_from(data)
     _check_version(file, magic == _VOTE_MAGIC, version, 1)
     name = data[_VOTE_HEADER.size :]
     if len(name) != length or crc != crc32c(name, crc32c(data[: _VOTE_HEADER.size - 4])):
         raise RaftDamaged(file, "its checksum does not match")
-    return term, name.decode()
+    return VoteFile(term, name.decode(), log_from)
 
 
 def _check_version(file: str, is_kind: bool, version: int, newest: int = FORMAT) -> None:

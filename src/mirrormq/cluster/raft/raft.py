@@ -181,7 +181,7 @@ class Raft:
 
     def disk_done(self, now: int, token: int) -> bool:
         """The disk has done what `token` stands for. False if it is none of ours."""
-        if not self.storage.done(now, token) and not self.compaction.done(token):
+        if not self.storage.done(now, token) and not self.compaction.done(now, token):
             return False
         self.role.on_durable(now)
         return True

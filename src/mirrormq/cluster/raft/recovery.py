@@ -5,7 +5,9 @@ else that does not check stops the start with a sentence (`RaftDamaged`, `RaftTo
 
 Log files are read in the order they were written, which is that of their names. An entry whose index is
 not above the one before it gives up everything from its index on: that is how a conflict with a leader is
-written. A file that a snapshot has made redundant may be missing, come back after a crash, or be torn.
+written. A file that a snapshot has made redundant may be missing, come back after a crash, or be torn: its
+entries are all in the snapshot. A log that a leader's snapshot contradicts is given up as a whole: the vote
+file says from which file on the log counts, before the first of the others is removed.
 """
 
 from itertools import pairwise
@@ -18,6 +20,7 @@ from mirrormq.cluster.raft.layout import (
     LogFile,
     RaftDamaged,
     SnapshotFile,
+    VoteFile,
     log_header,
     read_log,
     read_snapshot,
@@ -58,6 +61,7 @@ class Recovery(NamedTuple):
     term: int
     vote: str
     has_vote_file: bool
+    log_from: int
     mark: SnapshotMark
     snapshot: SnapshotFile | None
     entries: list[Entry]
@@ -67,6 +71,9 @@ class Recovery(NamedTuple):
     last_number: int
     """Of all log files, redundant ones included: no name is used twice."""
     redundant: tuple[str, ...]
+    """Files whose entries are all in the snapshot."""
+    void: tuple[str, ...]
+    """Files that do not count."""
     kept: bytes | None
     """What must replace the newest log file, whose end is torn."""
     torn_bytes: int
@@ -80,35 +87,43 @@ def log_name(number: int) -> str:
 def read_all(disk: Disk) -> Recovery:
     """Read the folder; raises `RaftDamaged` or `RaftTooNew`."""
     names = disk.list(FOLDER)
-    term, vote = read_vote(VOTE, disk.read(VOTE)) if VOTE in names else (0, "")
+    term, vote, log_from = read_vote(VOTE, disk.read(VOTE)) if VOTE in names else VoteFile()
     snapshot, mark = None, SnapshotMark()
     if SNAPSHOT in names:
         data = disk.read(SNAPSHOT)
         snapshot = read_snapshot(SNAPSHOT, data)
         mark = SnapshotMark(snapshot.index, snapshot.term, len(data), crc32c(data), snapshot.format)
     logs: list[tuple[FileState, LogFile, bytes]] = []
-    for number, name in sorted((_number_of(name), name) for name in names if name.startswith(_LOG_PREFIX)):
+    numbered = sorted((_number_of(name), name) for name in names if name.startswith(_LOG_PREFIX))
+    void = [name for number, name in numbered if number < log_from]
+    for number, name in numbered[len(void) :]:
         data = disk.read(name)
         log = read_log(name, data)
         last = max((entry.index for entry in log.entries), default=0)
         logs.append((FileState(name, number, log.format, last, len(data)), log, data))
-    last_number = logs[-1][0].number if logs else 0
     _check_order(logs, mark)
     entries = _replay(logs, mark)
+    torn = logs[-1][1].torn_bytes if logs else 0
+    if not entries:
+        # Appending behind entries that do not count would give them weight again.
+        void += [file.name for file, _, _ in logs]
+        logs.clear()
     redundant, kept = _sort_out(logs, entries, mark)
     found_term = max(term, mark.term, entries[-1].term if entries else 0)
     return Recovery(
         term=found_term,
         vote=vote if found_term == term else "",
         has_vote_file=VOTE in names,
+        log_from=log_from,
         mark=mark,
         snapshot=snapshot,
         entries=entries,
         files=[file for file, _, _ in logs],
-        last_number=last_number,
+        last_number=max(numbered[-1][0] if numbered else 0, log_from),
         redundant=tuple(redundant),
+        void=tuple(void),
         kept=kept,
-        torn_bytes=logs[-1][1].torn_bytes if logs else 0,
+        torn_bytes=torn,
     )
 
 
@@ -160,10 +175,7 @@ def _sort_out(
 ) -> tuple[list[str], bytes | None]:
     """Take redundant files off `logs`; tell their names and what the newest one must be cut to."""
     redundant: list[str] = []
-    if not entries:
-        # Appending behind entries that do not count would give them weight again.
-        redundant = [file.name for file, _, _ in logs]
-        logs.clear()
+    if not logs:
         return redundant, None
     while len(logs) > 1 and logs[0][0].last <= mark.index:
         redundant.append(logs.pop(0)[0].name)

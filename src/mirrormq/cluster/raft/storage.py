@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mirrormq.cluster.raft.entries import Entry
-from mirrormq.cluster.raft.layout import FORMAT, log_header, pack_entry, pack_vote
+from mirrormq.cluster.raft.layout import FORMAT, VoteFile, log_header, pack_entry, pack_vote
 from mirrormq.cluster.raft.recovery import (
     SNAPSHOT,
     VOTE,
@@ -64,7 +64,10 @@ class Storage:
         self._flushing: _Flushing | None = None
         self._redundant: tuple[str, ...] = ()
         self._roll_wanted = False
+        self._vote = VoteFile()
         self._vote_tokens: set[int] = set()
+        self._void: dict[int, tuple[str, ...]] = {}
+        """Files that go when the vote file that says so is durable, by its token."""
         self._snapshot_token = 0
         self._since: dict[int, int] = {}
         """When each flush that is not reported yet was asked for, oldest first."""
@@ -79,8 +82,10 @@ class Storage:
         self._has_current = bool(found.files)
         self.log_bytes = sum(file.size for file in found.files)
         self.written_index = found.entries[-1].index if found.entries else found.mark.index
+        self._vote = VoteFile(found.term, found.vote, found.log_from)
         if found.has_vote_file:
-            self._vote_tokens.add(self._flush(now, VOTE))
+            self._vote_tokens.add(token := self._flush(now, VOTE))
+            self._void[token] = found.void if found.files else ()
         tokens: set[int] = set()
         if found.mark.size:
             tokens.add(self._flush(now, SNAPSHOT))
@@ -92,6 +97,9 @@ class Storage:
         size = found.files[-1].size if found.files else 0
         if tokens:
             self._flushing = _Flushing(tokens, self.written_index, size)
+        if found.void and not found.files:
+            # None of them counts. Some that were void before may have come back beside ones that do.
+            self._give_up(now, found.void)
         # Entries of the old format say something else about what was durable: they get no new neighbours.
         self._roll_wanted = bool(found.files) and found.files[-1].format != FORMAT
         return found
@@ -100,8 +108,7 @@ class Storage:
 
     def save_vote(self, now: int, term: int, vote: str) -> None:
         """Make term and vote durable; no message leaves before."""
-        self._vote_tokens.add(token := self._token(now))
-        self._outbox.replace(VOTE, pack_vote(term, vote), token)
+        self._write_vote(now, VoteFile(term, vote, self._vote.log_from))
 
     @property
     def is_vote_durable(self) -> bool:
@@ -150,6 +157,8 @@ class Storage:
         self._since.pop(token, None)
         if token in self._vote_tokens:
             self._vote_tokens.discard(token)
+            for name in self._void.pop(token, ()):
+                self._outbox.remove(name)
             return True
         if self._flushing is not None and token in self._flushing.tokens:
             self._flushing.tokens.discard(token)
@@ -186,20 +195,15 @@ class Storage:
 
     def drop_covered(self) -> None:
         """Remove log files the snapshot, now durable, makes redundant."""
-        kept: list[FileState] = []
-        for at, file in enumerate(self._files):
-            is_current = self._has_current and at == len(self._files) - 1
-            if file.last <= self.mark.index and not is_current:
-                self._outbox.remove(file.name)
-                self.log_bytes -= file.size
-            else:
-                kept.append(file)
-        self._files = kept
-
-    def restart_log(self, index: int) -> None:
-        """Give up the whole log in favour of a durable snapshot that ends at `index`."""
-        for file in self._files:
+        # Only from the front: what is left is read as one log.
+        while len(self._files) > self._has_current and self._files[0].last <= self.mark.index:
+            file = self._files.pop(0)
             self._outbox.remove(file.name)
+            self.log_bytes -= file.size
+
+    def restart_log(self, now: int, index: int) -> None:
+        """Give up the whole log in favour of a durable snapshot that ends at `index`."""
+        self._give_up(now, tuple(file.name for file in self._files))
         self._files = []
         self._has_current = False
         self._roll_wanted = False
@@ -213,6 +217,21 @@ class Storage:
         self.written_index = self.durable_index = index
 
     # --- inside ---
+
+    def _give_up(self, now: int, names: tuple[str, ...]) -> None:
+        """Let these files, and all before them, count no more.
+
+        A removed file may come back after a crash, and some of several do: the rest would look like a log
+        with holes. So they are void first, and removed when that is durable.
+        """
+        token = self._write_vote(now, self._vote._replace(log_from=self._last_number + 1))
+        self._void[token] = names
+
+    def _write_vote(self, now: int, content: VoteFile) -> int:
+        self._vote = content
+        self._vote_tokens.add(token := self._token(now))
+        self._outbox.replace(VOTE, pack_vote(content), token)
+        return token
 
     @property
     def _owes_flush(self) -> bool:
