@@ -127,6 +127,9 @@ class _Waiter(Struct, frozen=True):
 class Metadata:
     """Proposals of one node, on their way through the cluster."""
 
+    machine_class: type[MetaMachine] = MetaMachine
+    """Tests put a machine there that breaks a rule, to see that somebody notices."""
+
     def __init__(
         self,
         state: MetaState,
@@ -144,7 +147,7 @@ class Metadata:
         self._number = 0
         self._send = send
         self._to_send: list[int] = []
-        self.machine = MetaMachine(state, self._name, self._on_own)
+        self.machine = self.machine_class(state, self._name, self._on_own)
         self.raft = make_raft(self.machine)
         self.on_event: Callable[[ev.Event], None] = _ignore
         """Hears what Raft tells, for those who look after membership."""

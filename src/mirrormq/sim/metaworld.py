@@ -65,7 +65,7 @@ class MetaNode:
         self.state.watch(self._on_changes)
         tokens = tuple(f"{name}-{number}".encode().ljust(16) for number in range(1, start + 1))
         me = Myself(name, name.encode().ljust(16), start, tokens)
-        self.metadata = Metadata(
+        self.metadata = cluster.make_metadata(
             self.state,
             (name, start),
             lambda machine: Raft(me, machine, disk, SeededRng(f"{name} {start}")),
@@ -90,9 +90,15 @@ class MetaNode:
 class MetaWorld:
     """All of them, and the links between them."""
 
-    def __init__(self, seed: int = 1, names: tuple[str, ...] = ("n1", "n2", "n3")) -> None:
+    def __init__(
+        self,
+        seed: int = 1,
+        names: tuple[str, ...] = ("n1", "n2", "n3"),
+        make_metadata: type[Metadata] = Metadata,
+    ) -> None:
         """Nodes that have formed a group."""
         self.rng = random.Random(seed)
+        self.make_metadata = make_metadata
         self.now = SECOND
         self.nodes: dict[str, MetaNode] = {}
         self.starts: Counter[str] = Counter()

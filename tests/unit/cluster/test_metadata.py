@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mirrormq.cluster.metadata import BadEnvelope, Metadata
+from mirrormq.cluster.metadata import BadEnvelope, Metadata, MetaMachine
 from mirrormq.cluster.raft.raft import Myself, Raft
 from mirrormq.meta import commands, records
 from mirrormq.meta.state import MetaState
 from mirrormq.meta.store import MetaStore
 from mirrormq.sim.machine import SeededRng
 from mirrormq.sim.metaworld import MetaWorld, ReadingDisk
+from mirrormq.sim.model import Violation
 
 NO_COMMAND = msgspec.msgpack.encode([msgspec.msgpack.encode(["n2", 1, 1, b"\x80"])])
 
@@ -80,6 +81,26 @@ def test_a_minority_applies_nothing_and_catches_up_when_it_is_back() -> None:
 def test_whatever_breaks_each_proposal_is_applied_once_and_told_once(seed: int) -> None:
     cluster = MetaWorld(seed=seed)
     cluster.run()
+
+
+class Forgetful(MetaMachine):
+    """Applies whatever comes, however often it came before."""
+
+    def apply(self, index: int, command: bytes) -> object:
+        node, start, _, _ = msgspec.msgpack.decode(command)
+        self.state.put(records.Session(node, start, msgspec.msgpack.decode(command)[2] - 1))
+        self.state.take_changes()
+        return super().apply(index, command)
+
+
+class WithoutSessions(Metadata):
+    machine_class = Forgetful
+
+
+def test_the_world_notices_a_state_that_forgets_what_it_has_applied() -> None:
+    worlds = [MetaWorld(seed, make_metadata=WithoutSessions) for seed in range(20)]
+    with pytest.raises(Violation):
+        all(world.run() is None for world in worlds)
 
 
 def test_the_folder_of_a_single_node_goes_on_as_a_group_with_one_voter() -> None:
