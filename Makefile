@@ -1,5 +1,5 @@
 # One target per task; each is also a command a person can type.
-.PHONY: kill campaign campaign-raft setup build run test quick lint types fmt unit tidy fuzz bench clean
+.PHONY: kill cluster-kill cluster campaign campaign-raft campaign-cluster setup build run test quick lint types fmt unit tidy fuzz bench clean
 
 setup:
 	bash -c '. tools/setup.sh && prepare dev'
@@ -15,7 +15,7 @@ test:
 quick:
 	./test quick
 
-lint tidy unit interop fuzz integration:
+lint tidy unit interop fuzz integration cluster:
 	./test $@
 
 types: setup
@@ -31,9 +31,16 @@ clean:
 kill: setup
 	.venv/bin/python -m tests.integration.killrun --rounds 50
 
+cluster-kill: setup
+	.venv/bin/python -m tests.cluster.killrun --nodes 3 --rounds 20
+	.venv/bin/python -m tests.cluster.killrun --nodes 5 --rounds 20
+
 campaign: setup
 	.venv/bin/python -m mirrormq.sim log --seconds 3600
 
 campaign-raft: setup
 	.venv/bin/python -m mirrormq.sim raft --seconds 3600
 	.venv/bin/python -m mirrormq.sim meta --seconds 600
+
+campaign-cluster: setup
+	.venv/bin/python -m mirrormq.sim cluster --seconds 3600

@@ -1,7 +1,7 @@
 """Entry of the command `mirrormq`: hands over to the part that was asked for and imports nothing else.
 
-`serve` is the node; `ctl` administers nodes; `restore` makes a data folder of a backup. The node process
-never imports what only the command line needs.
+`serve` is the node; `up` runs several of them; `ctl` administers nodes; `restore` makes a data folder of a
+backup. The node process never imports what only the command line needs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 USAGE = """\
 usage: mirrormq serve [options]     run a node (mirrormq serve --help)
+       mirrormq up [--nodes N]      run a cluster on this machine (mirrormq up --help)
        mirrormq ctl COMMAND ...     administer a node (mirrormq ctl help)
        mirrormq restore FROM ...    make a data folder of a backup (mirrormq restore --help)
        mirrormq --version
@@ -31,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mirrormq.runtime.main import serve
 
         return serve(words[1:])
+    if command == "up":
+        from mirrormq.runtime.up import up
+
+        return up(words[1:])
     if command == "restore":
         from mirrormq.runtime.restore import restore
 

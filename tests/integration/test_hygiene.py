@@ -119,7 +119,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
 def test_systemd_is_told_of_readiness_life_reload_and_end(tmp_path: Path, manager: socket.socket) -> None:
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
     with running(tmp_path / "node", environment=environment) as node:
-        assert manager.recv(4096).startswith(b"READY=1\nSTATUS=accepting AMQP on amqp://127.0.0.1:")
+        expect_message(manager, b"READY=1\nSTATUS=accepting AMQP on amqp://127.0.0.1:")
         assert manager.recv(4096) == b"WATCHDOG=1"
         assert manager.recv(4096) == b"WATCHDOG=1"
         node.signal(signal.SIGHUP)
@@ -203,6 +203,16 @@ def test_a_node_for_one_program_ends_with_it(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(10) == 0
+
+
+def test_a_node_ends_with_its_program_even_before_it_is_ready(tmp_path: Path) -> None:
+    words = ["--listen", "127.0.0.1:0", "--no-admin", "--data", str(tmp_path), "--stop-on-eof"]
+    # Nobody has the other end of its input any more when it starts.
+    ended = subprocess.run(
+        [*SERVE, *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False
+    )
+    assert b"Traceback" not in ended.stderr
+    assert ended.returncode in {0, 128 + signal.SIGTERM}
 
 
 def test_secrets_never_reach_the_log(tmp_path: Path) -> None:

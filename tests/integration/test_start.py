@@ -15,6 +15,7 @@ from pathlib import Path
 import pika.exceptions
 import pytest
 
+from mirrormq.client.admin import AdminClient
 from mirrormq.wire import methods
 from tests.integration.process import failing, running, sentence
 from tests.support.raw import Closed, connect
@@ -64,6 +65,19 @@ def test_the_node_says_where_it_is_and_who_may_administer_it(tmp_path: Path) -> 
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
         assert node.stop() == 0
     assert not (tmp_path / "data/node.json").exists()
+
+
+def test_a_new_node_begins_with_the_policies_of_its_configuration_and_an_old_one_keeps_its_own(
+    tmp_path: Path,
+) -> None:
+    wanted = json.dumps([{"name": "first", "pattern": "^ha[.]", "definition": {"ha-mode": "all"}}])
+    other = json.dumps([{"name": "second", "definition": {"ha-mode": "all"}}])
+    key = tmp_path / "data/node.key"
+    for text in (wanted, other):
+        with running(tmp_path, environment={"MIRRORMQ_MIRRORING_POLICY": text}) as node:
+            with AdminClient(node.announced["http"], key=key.read_text().strip()) as api:
+                (row,) = api.get("policies")
+            assert (row["name"], row["pattern"], row["definition"]) == ("first", "^ha[.]", {"ha-mode": "all"})
 
 
 def test_definitions_survive_a_kill(tmp_path: Path) -> None:

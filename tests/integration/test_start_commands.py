@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -60,12 +61,36 @@ def test_an_old_python_is_told_with_the_cure(copy: Path) -> None:
     assert not (copy / ".venv").exists()
 
 
-def test_more_nodes_than_this_version_has_are_refused(copy: Path) -> None:
-    result = command(copy, "./run", "--nodes", "3")
-    assert result.returncode == 1
-    assert result.stderr.strip() == (
-        "./run --nodes 3: this version runs one node; use './run' or './run --nodes 1'."
-    )
+def test_the_help_of_run_needs_nothing_installed_and_names_its_options(copy: Path) -> None:
+    result = command(copy, "./run", "--help", CC="/nonexistent")
+    assert result.returncode == 0
+    assert "a cluster of three nodes" in result.stdout
+    for option in ("--nodes", "--port-base", "--data", "--fresh", "--set", "--config", "./run ctl"):
+        assert option in result.stdout
+    assert "set -euo" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "passed_on"),
+    [
+        ([], ["up", "--invoked-as", "./run"]),
+        (["--fresh", "--data", "a b"], ["up", "--invoked-as", "./run", "--fresh", "--data", "a b"]),
+        (["ctl", "-n", "mirrormq-1", "status"], ["ctl", "-n", "mirrormq-1", "status"]),
+        (["serve", "--port-base", "7"], ["serve", "--port-base", "7"]),
+    ],
+)  # fmt: skip
+def test_run_starts_a_cluster_unless_it_is_told_a_command(
+    copy: Path, words: list[str], passed_on: list[str]
+) -> None:
+    script(copy / ".venv/bin/mirrormq", 'printf "%s\\n" "$@"')
+    # As after a first start: everything is installed and built.
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    (copy / f"src/mirrormq/kernel/a{suffix}").touch()
+    stamp = '. tools/setup.sh; printf %s "$({}_sum)" > .venv/.mirrormq-{}'
+    for what, name in (("package", "run"), ("kernel", "kernel")):
+        subprocess.run(["bash", "-c", stamp.format(what, name)], cwd=copy, check=True)
+    result = command(copy, "./run", *words)
+    assert result.stdout.splitlines() == passed_on, result
 
 
 def test_an_unknown_group_names_those_there_are(copy: Path) -> None:

@@ -85,3 +85,8 @@ def test_the_same_seed_gives_the_same_stream() -> None:
         world.run()
         digests.add(world.digest)
     assert len(digests) == 1
+
+
+def test_bytes_behind_what_a_checkpoint_knows_of_a_segment_are_no_damage() -> None:
+    # Seed 7: a segment was being appended to when the power went, and lost a page in the middle of that.
+    CursorWorld(7).run()

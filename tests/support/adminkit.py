@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from mirrormq import http
+from mirrormq.http.ports import Backups, Stopped
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
 from mirrormq.node.node import Node
@@ -113,6 +114,35 @@ class KitDriver:
         self.kit.run()
 
 
+class KitProcess:
+    """A process whose application is the kit's node, and runs until a test says otherwise."""
+
+    detail = ""
+
+    def __init__(self, kit: AdminKit) -> None:
+        self.kit = kit
+        self.name = kit.node.node_name
+        self.state = "running"
+        self.commands: list[tuple[str, dict[str, Any]]] = []
+
+    def note(self, level: str, text: str) -> None:
+        self.kit.node.note(level, text)
+
+    @property
+    def driver(self) -> KitDriver:
+        if self.state != "running":
+            raise Stopped(f"this node's application is {self.state}; run start_app")
+        return KitDriver(self.kit)
+
+    @property
+    def backups(self) -> Backups:
+        raise Stopped("a kit has no data folder")
+
+    async def command(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        self.commands.append((name, given))
+        return {}
+
+
 class Api:
     """Speaks HTTP to a kit's node."""
 
@@ -155,10 +185,10 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def serving(kit: AdminKit) -> AsyncIterator[Api]:
+async def serving(kit: AdminKit, process: KitProcess | None = None) -> AsyncIterator[Api]:
     """The admin API of a kit's node on a free port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    api = await http.start(KitDriver(kit), listening, key=KEY, facts=lambda: FACTS)
+    api = await http.start(process or KitProcess(kit), listening, key=KEY, facts=lambda: FACTS)
     async with aiohttp.ClientSession() as session:
         yield Api(session, api.url)
     await api.stop()

@@ -1,38 +1,25 @@
-"""Several real nodes whose frames are passed in memory, with one metadata order for all of them.
+"""Several real nodes whose frames are passed in memory; one more that no test sees leads them.
 
-Wires are FIFO per direction; a test holds them (`hold`), cuts them and lets them heal. What the nodes propose
-is applied on all of them in one order; a node that is told to `lag` gets it later. This stands in for Raft.
+Wires are FIFO per direction; a test holds them (`hold`), cuts them and lets them heal. The leader is the only
+voter, so the others can be killed, cut off from each other and held back (`lag`) in any combination while
+the metadata goes on. Time moves in steps short enough for leases to be renewed.
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from mirrormq.base.types import Now
 from mirrormq.broker.host import BrokerSettings
-from mirrormq.meta.commands import Command
-from mirrormq.meta.state import Outcome
+from mirrormq.meta.commands import PutNode
+from mirrormq.meta.records import Node as NodeRecord
 from mirrormq.node import effects as fx
+from mirrormq.node.memberport import ClusterOptions, Contact
+from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
 from tests.support.nodekit import NodeKit, SeededRng
 
-Done = Callable[[Outcome], None]
-
-
-class ClusterNode(Node):
-    """A node whose metadata commands go through the cluster."""
-
-    cluster: "ClusterKit | None" = None
-    early: list[tuple[Command, Done, bool]] | None = None
-    """What a restarted node proposes before it has caught up."""
-
-    def propose(self, command: Command, done: Done, wait: bool) -> None:
-        if self.early is not None:
-            self.early.append((command, done, wait))
-        elif self.cluster is None:
-            super().propose(command, done, wait)
-        else:
-            self.cluster.propose(self, self._with_log_ids(command), done, wait)
+LEADER = "leader"
+STEP_US = 500_000
 
 
 class Member(NodeKit):
@@ -41,21 +28,19 @@ class Member(NodeKit):
     def __init__(self, cluster: "ClusterKit", name: str, disk: Any = None, **settings: Any) -> None:
         self.cluster = cluster
         self.name = name
-        self.is_started = False
+        self.is_linked = False
         super().__init__(disk, **settings)
-        self.is_started = True
 
     def make_node(self, settings: BrokerSettings, rng: SeededRng) -> Node:
         self.now = self.cluster.now
-        others = frozenset(self.cluster.names) - {self.name}
         self.cluster.starts += 1
         seeded = SeededRng(sum(self.name.encode()) * 1000 + self.cluster.starts)
-        node = ClusterNode(self.now, name=self.name, settings=settings, rng=seeded, members=others)
-        node.early = [] if self.cluster.is_built else None
-        return node
+        contact = None if self.name == LEADER else Contact(LEADER, LEADER)
+        options = ClusterOptions(join=contact, address=self.name)
+        return Node(self.now, name=self.name, settings=settings, rng=seeded, cluster=options)
 
     def run(self) -> None:
-        if self.is_started:
+        if self.is_linked:
             self.cluster.run()
         else:
             super().run()
@@ -90,61 +75,46 @@ class ClusterKit:
         self.full: set[tuple[str, str]] = set()
         self.cuts: list[tuple[str, str, str]] = []
         self.full_at: int | None = None
-        self.frames = 0
-        self.lagging: set[str] = set()
-        self._log: list[Command] = []
-        self._proposed: deque[tuple[ClusterNode, Command, Done, bool]] = deque()
-        self._is_applying = False
-        self.is_built = False
         self.members: dict[str, Member] = {}
+        self.leader = Member(self, LEADER)
+        self.leader.is_linked = True
+        self.leader.node.news.set_takes_queues(False)
         for name in self.names:
-            self.members[name] = Member(self, name, self.disks.get(name), **settings)
-        self._base = {name: self.node(name).store.last_index for name in self.names}
-        for member in self.members.values():
-            member.node.cluster = self
-        self._applied = dict.fromkeys(self.names, 0)
-        self.is_built = True
-        for one in self.names:
-            for other in self.names:
-                if one < other:
-                    self.heal(one, other)
+            record = NodeRecord(name, name, "non-voter")
+            self.leader.node.propose(PutNode(record), lambda _: None, False)
+        self.run()
+        for name in self.names:
+            self._start(name)
+        assert self.cuts == []
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
 
-    def node(self, name: str) -> ClusterNode:
-        node = self.members[name].node
-        assert isinstance(node, ClusterNode)
-        return node
+    def node(self, name: str) -> Node:
+        return self.leader.node if name == LEADER else self.members[name].node
+
+    def _start(self, name: str) -> None:
+        member = Member(self, name, self.disks.get(name), **self.settings)
+        self.members[name] = member
+        member.is_linked = True
+        for other in (LEADER, *self.members):
+            if other != name:
+                self.heal(name, other)
+        for _ in range(20):
+            if member.node.membership.phase == READY:
+                return
+            self.advance(0.5)
+        raise AssertionError(f"{name} does not come up: {member.notes}")
 
     # --- metadata ---
 
-    def propose(self, node: ClusterNode, command: Command, done: Done, wait: bool) -> None:
-        self._proposed.append((node, command, done, wait))
-        if self._is_applying:
-            return
-        self._is_applying = True
-        while self._proposed:
-            proposer, what, answer, waits = self._proposed.popleft()
-            self._log.append(what)
-            # Those who lag apply it later; who proposes hears of it when the others have it.
-            for name in self.names:
-                if name in self.members and name not in self.lagging:
-                    is_own = self.node(name) is proposer
-                    self._apply(name, answer if is_own else _ignore, waits and is_own)
-        self._is_applying = False
-
-    def _apply(self, name: str, done: Done = lambda _: None, wait: bool = False) -> None:
-        at = self._applied[name]
-        if at < len(self._log):
-            self._applied[name] = at + 1
-            self.node(name).store.propose(self._log[at], done, wait)
+    def lag(self, name: str) -> None:
+        """Let a node hear of no change of the metadata."""
+        self.hold(LEADER, name)
 
     def catch_up(self, name: str) -> None:
-        """Apply everything the node has missed."""
-        self.lagging.discard(name)
-        while self._applied[name] < len(self._log):
-            self._apply(name)
+        """Let it hear of everything it has missed."""
+        self.held.discard((LEADER, name))
         self.run()
 
     # --- wires ---
@@ -152,8 +122,10 @@ class ClusterKit:
     def carry(self, source: str, target: str, payload: bytes) -> None:
         if (source, target) in self.wires:
             self.wires[source, target].append(payload)
-            size = sum(map(len, self.wires[source, target])) if self.full_at is not None else 0
-            if self.full_at is not None and size > self.full_at and (source, target) not in self.full:
+            if self.full_at is None or LEADER in (source, target):
+                return
+            size = sum(map(len, self.wires[source, target]))
+            if size > self.full_at and (source, target) not in self.full:
                 self.full.add((source, target))
                 self.node(source).link_full(self.now, target)
 
@@ -180,23 +152,23 @@ class ClusterKit:
             self.full.discard(pair)
             self.held.discard(pair)
         for source, target in pairs:
-            if source in self.members:
-                self.node(source).link_change(self.now, target, False)
+            if source in self.members or source == LEADER:
+                self.node(source).link_change(self.now, target, False, eof=True)
 
     def heal(self, one: str, other: str) -> None:
         """The nodes are linked again."""
         for pair in ((one, other), (other, one)):
             self.wires[pair] = deque()
         for source, target in ((one, other), (other, one)):
-            self.node(source).link_change(self.now, target, True)
+            cluster = self.node(target).membership.identity.cluster or bytes(16)
+            self.node(source).link_change(self.now, target, True, cluster)
         self.run()
 
     def deliver(self, source: str, target: str, count: int = 1) -> None:
         """Pass some frames on, held or not."""
         wire = self.wires[source, target]
         for _ in range(min(count, len(wire))):
-            self.frames += 1
-            self.node(target).peer_frame(self.now, source, 1, memoryview(wire.popleft()))
+            self.node(target).peer_frame(self.now, source, memoryview(wire.popleft()))
             if (source, target) not in self.wires:
                 return
         if not wire and (source, target) in self.full:
@@ -210,7 +182,7 @@ class ClusterKit:
         is_busy = True
         while is_busy:
             is_busy = False
-            for member in list(self.members.values()):
+            for member in (self.leader, *self.members.values()):
                 member.now = self.now
                 is_busy |= member.step()
             for pair in list(self.wires):
@@ -220,40 +192,31 @@ class ClusterKit:
 
     def advance(self, seconds: float) -> None:
         """Let time pass, with a tick at its end."""
-        micros = int(seconds * 1_000_000)
-        self.now = Now(self.now.mono + micros, self.now.wall + micros)
-        for member in self.members.values():
-            member.now = self.now
-            member.node.tick(self.now)
-        self.run()
+        left = int(seconds * 1_000_000)
+        while left > 0:
+            step = min(left, STEP_US)
+            left -= step
+            self.now = Now(self.now.mono + step, self.now.wall + step)
+            for member in (self.leader, *self.members.values()):
+                member.now = self.now
+                if left > 0:
+                    member.node.on_timer(self.now)
+                else:
+                    member.node.tick(self.now)
+            self.run()
 
     # --- processes ---
 
-    def kill(self, name: str) -> None:
-        """The process ends; its links break."""
+    def kill(self, name: str, *, power: bool = True) -> None:
+        """The process ends; its links break. With `power` what its disk had not flushed is lost."""
         member = self.members.pop(name)
         if member.disk is not None:
-            self.disks[name] = member.disk.crash(lambda most: 0)
-        for other in self.names:
+            self.disks[name] = member.disk.crash(lambda most: 0) if power else member.disk.restart()
+        for other in (LEADER, *self.names):
             if other != name:
                 self.cut(name, other)
         self.run()
 
     def restart(self, name: str) -> None:
         """Start the node again on its disk."""
-        member = Member(self, name, self.disks.get(name), **self.settings)
-        self.members[name] = member
-        node = self.node(name)
-        node.cluster = self
-        self._applied[name] = node.store.last_index - self._base[name]
-        self.catch_up(name)
-        early, node.early = node.early or [], None
-        for command, done, wait in early:
-            node.propose(command, done, wait)
-        for other in self.members:
-            if other != name:
-                self.heal(name, other)
-
-
-def _ignore(_: Outcome) -> None:
-    """Another node's command."""
+        self._start(name)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now, Peer
+from mirrormq.broker.census import Census
 from mirrormq.broker.channel import Channel
 from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
@@ -89,6 +90,7 @@ class FakeHost:
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
         self.alarms: set[str] = set()
+        self.census = Census()
         self.notes: list[tuple[str, str]] = []
         self.hold_flushes = False
         self.hold_logins = False
@@ -197,12 +199,18 @@ class FakeHost:
     def wake_queue(self, queue: Queue, at_mono: int) -> None:
         """No timers: tests give queues their turn."""
 
+    pid = 7
+    """No other process is there."""
+
+    def far_listener(self, pid: int, address: bytes) -> None:
+        """No other node is there."""
+
     @property
     def meta_index(self) -> int:
         return 0
 
-    def after_flush(self, done: Callable[[], None]) -> None:
-        done()
+    def after_flush(self, done: Callable[[bool], None]) -> None:
+        done(True)
 
     def open_log(self, record: records.Queue) -> MemoryLog:
         """Nothing is durable here."""
@@ -229,6 +237,12 @@ class FakeHost:
     def next_uid(self) -> int:
         self._last_uid += 1
         return self._last_uid
+
+    def shortages(self) -> list[str]:
+        return sorted(self.alarms)
+
+    def place(self, queue: records.Queue) -> str:
+        return self.node_name
 
     def memory_share(self) -> int:
         return limits.queue_memory_bytes

@@ -8,12 +8,15 @@ from mirrormq.meta import commands as c
 from mirrormq.meta.records import (
     Binding,
     Exchange,
+    Member,
+    Node,
     Permission,
     Policy,
     Queue,
     TopicPermission,
     User,
     VHost,
+    View,
 )
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.tables import _INDEXES, Tables
@@ -41,6 +44,38 @@ def declare_exchange(state: MetaState, name: str, vhost: str = "/", **fields: An
     return record
 
 
+def cluster(*names: str, start: int = 1) -> MetaState:
+    """A state with a vhost and live nodes."""
+    state = MetaState()
+    must(state, c.PutVHost(VHost("/")))
+    for name in names:
+        must(state, c.NodeRestarted(name, alone=False, start=start))
+    return state
+
+
+def declare_mirrored(state: MetaState, name: str, *nodes: str, **fields: Any) -> View:
+    """Declare a queue that is born in sync on nodes, the master first, and return its view."""
+    members = tuple(Member(node, state.nodes[node].start) for node in nodes)
+    must(state, c.DeclareQueue(Queue("/", name, node=nodes[0], **fields), members=members))
+    return state.views["/", name]
+
+
+def change(state: MetaState, name: str, kind: c.ViewChange, node: str = "", **fields: Any) -> Outcome:
+    """Change a view as its master would now."""
+    queue, view = state.queues["/", name], state.views.get(("/", name))
+    start = state.nodes[node].start if node in state.nodes else 0
+    epoch = view.epoch if view is not None else 1
+    wanted = {"id": queue.id, "epoch": epoch, "node": node, "start": start, **fields}
+    return state.apply(c.ChangeView("/", name, change=kind, **wanted))
+
+
+def changed(state: MetaState, name: str, kind: c.ViewChange, node: str = "", **fields: Any) -> View:
+    """Change a view, which has to succeed, and return it."""
+    outcome = change(state, name, kind, node, **fields)
+    assert outcome.ok, outcome
+    return state.views["/", name]
+
+
 def to_queue(source: str, queue: str, key: str = "", vhost: str = "/", **fields: Any) -> Binding:
     """A binding to a queue."""
     return Binding(vhost, source, queue, "queue", key, **fields)
@@ -61,6 +96,13 @@ def contents(tables: Tables) -> dict[str, Any]:
 def check_indexes(tables: Tables) -> None:
     """Every index holds exactly what a walk through the tables finds."""
     expected: dict[str, dict[Any, dict[Any, Any]]] = {name: {} for name in tables._indexes}
+    views_of: dict[str, dict[Any, None]] = {}
+    for identity, view in tables.views.items():
+        for entry in (*view.members, *view.learners, *view.last_in_sync):
+            views_of.setdefault(entry.node, {})[identity] = None
+    assert tables._views_of == views_of
+    unled = {view.identity for view in tables.views.values() if view.members[0].is_restarted}
+    assert set(tables._views_unled) == unled
     for kind, indexes in _INDEXES.items():
         for identity, record in tables._tables[kind].items():
             assert record.identity == identity
@@ -75,6 +117,9 @@ def check_references(tables: Tables) -> None:
         assert queue.vhost in tables.vhosts
     for exchange in tables.exchanges.values():
         assert exchange.vhost in tables.vhosts
+    for view in tables.views.values():
+        queue = tables.queues[view.identity]
+        assert (queue.id, queue.log_id, queue.node) == (view.id, view.log_id, view.master)
     for binding in tables.bindings.values():
         assert (binding.vhost, binding.source) in tables.exchanges
         ends = tables.queues if binding.destination_type == "queue" else tables.exchanges
@@ -103,6 +148,20 @@ JSON = st.dictionaries(st.text(max_size=5), st.integers(0, 9) | st.text(max_size
 BINDINGS = st.builds(
     Binding, VHOSTS, NAMES, NAMES, st.sampled_from(["queue", "exchange"]), st.sampled_from(["", "k"]), TABLES
 )
+NODES = st.sampled_from(["x@h", "y@h"])
+STARTS = st.integers(0, 3)
+MEMBERS = st.lists(st.builds(Member, NODES, STARTS), max_size=2).map(tuple)
+CHANGES: st.SearchStrategy[c.ChangeView] = st.builds(
+    c.ChangeView,
+    VHOSTS,
+    NAMES,
+    st.integers(1, 60),
+    st.integers(1, 3),
+    st.sampled_from(["begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer"]),
+    NODES,
+    STARTS,
+    st.sampled_from(["safe", "rabbitmq"]),
+)
 LIMITS = st.dictionaries(st.sampled_from(["max-queues", "max-connections"]), st.integers(-1, 3), max_size=2)
 
 SIMPLE_COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
@@ -129,8 +188,9 @@ SIMPLE_COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
             exclusive=FLAGS,
             owner=st.none() | st.integers(1, 2),
             arguments=TABLES,
-            node=st.sampled_from(["x@h", "y@h"]),
+            node=NODES,
         ),
+        members=MEMBERS,
     ),
     st.builds(c.DeleteQueue, VHOSTS, NAMES, st.none() | st.integers(1, 60)),
     st.builds(c.Bind, BINDINGS),
@@ -146,7 +206,15 @@ SIMPLE_COMMANDS: st.SearchStrategy[c.Command] = st.one_of(
     st.builds(c.SetUserLimits, USERS, st.just({"max-channels": 3})),
     st.builds(c.ClearUserLimits, USERS),
     st.builds(c.ConnectionGone, st.integers(1, 2), st.sampled_from(["", "x@h"])),
-    st.builds(c.NodeRestarted, st.sampled_from(["x@h", "y@h"]), FLAGS),
+    st.builds(c.NodeRestarted, NODES, FLAGS, STARTS),
+    st.builds(c.PutNode, st.builds(Node, NODES, role=st.sampled_from(["voter", "witness"]))),
+    st.builds(c.NodeDead, NODES, STARTS, st.sampled_from(["safe", "rabbitmq"])),
+    st.builds(c.NodeReturned, NODES, STARTS),
+    st.builds(c.ForgetNode, NODES),
+    CHANGES,
+    st.builds(c.ChangeViews, st.lists(CHANGES, max_size=2).map(tuple)),
+    st.builds(c.PromoteRestarted, NODES, STARTS),
+    st.builds(c.ForcePromote, VHOSTS, NAMES, st.none() | st.integers(1, 60), st.just("") | NODES),
 )
 """Commands over few names, so that they meet each other often."""
 

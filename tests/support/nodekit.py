@@ -32,9 +32,15 @@ class SeededRng:
 
 
 class NodeKit:
-    """A started node; flushes are done at once unless `hold_flushes` is set."""
+    """A started node; flushes are done at once unless `hold_flushes` is set.
 
-    def __init__(self, disk: Any = None, *, hold_flushes: bool = False, **settings: Any) -> None:
+    Those of files whose names begin with `holds` are never done.
+    """
+
+    def __init__(
+        self, disk: Any = None, *, hold_flushes: bool = False, holds: str | None = None, **settings: Any
+    ) -> None:
+        self.holds = holds
         self.now = Now(1_000_000, 1_700_000_000_000_000)
         self.disk = MemoryDisk() if disk is None else disk
         rng = SeededRng(len(self.disk.list("")))
@@ -116,6 +122,8 @@ class NodeKit:
         self.node.disk_read(self.now, effect.token, data, None)
 
     def _to_disk(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None:
+        if isinstance(effect, fx.Flush) and self.holds is not None and effect.file.startswith(self.holds):
+            return
         getattr(self.disk, type(effect).__name__.lower())(*effect)
 
     def flush(self) -> None:

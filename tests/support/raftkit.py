@@ -45,9 +45,10 @@ class RaftKit:
         self.sent: list[tuple[str, ms.Message]] = []
         self.start = more.pop("start", 1)
         may_form = more.pop("may_form", True)
+        force_sole = more.pop("force_sole", False)
         me = Myself(name, name.encode(), self.start, (TOKEN + bytes((self.start,)),))
         self.raft = Raft(me, self.machine, self.disk, SeededRng(name), options=Options(**more))
-        self.recovery = self.raft.start(self.now, self.disk, may_form=may_form)
+        self.recovery = self.raft.start(self.now, self.disk, may_form=may_form, force_sole=force_sole)
 
     def turn(self) -> None:
         """One pass; what it sent and told is collected."""

@@ -19,7 +19,7 @@ KERNEL = read("src/mirrormq/**/*.pyx", "src/mirrormq/**/*.pxd")
 STUBS = read("src/mirrormq/**/*.pyi")
 TESTS = read("tests/**/*.py")
 TOOLS = read("tools/*.py", "bench/**/*.py", "setup.py")
-PROSE = read("*.md", "docs/**/*.md", "bench/**/*.md", "changes/*.md")
+PROSE = read("*.md", "docs/**/*.md", "bench/**/*.md", "changes/*.md", "packaging/**/*.md")
 SCRIPTS = read("run", "test", ".ci/run", "tools/*.sh", "bench/*.sh")
 
 Rule = Callable[[Source], Iterator[str]]
@@ -141,7 +141,7 @@ def test_nothing_names_the_machine_it_was_written_on() -> None:
         *TOOLS,
         *SCRIPTS,
         *PROSE,
-        *read("pyproject.toml", "Makefile"),
+        *read("pyproject.toml", "Makefile", "packaging/*/*"),
     ]
     found = [
         f"{source.path}:{number}: {line.strip()}"

@@ -33,6 +33,21 @@ meta_log_bytes_max = 4 * 1024 * 1024
 meta_snapshot_slice_records = 500
 """Records of a snapshot encoded in one pass of the loop: about a millisecond."""
 
+ha_sync_batch_size = 4_096
+"""Messages per batch of a full copy, unless a policy says `ha-sync-batch-size`."""
+
+ha_replace_delay_ms = 60_000
+"""How long `ha-mode: exactly` keeps the place of a copy that went away, unless a policy says otherwise."""
+
+ha_mirror_timeout_ms = 10_000
+"""How long a mirror may hold back confirms, unless a policy says `ha-mirror-timeout`."""
+
+quorum_group_size = 3
+"""Copies of a quorum queue, unless its arguments say `x-quorum-initial-group-size`."""
+
+patterns_cached_max = 1_024
+"""Compiled patterns of policies kept: one event may ask for the policy of every queue."""
+
 access_cache_max = 10_000
 """Permission decisions kept per user and vhost, and expanded topic patterns; names come from clients."""
 
@@ -351,8 +366,19 @@ forward_block_bytes = 256 * 1024
 """Bytes of publishes sent to a master as one block; a larger message is a block of its own."""
 assert forward_block_bytes < forward_owed_bytes_max
 
+forward_batch_bytes = 16 * 1024 * 1024
+"""Bytes a transaction publishes to one queue of another node in one batch; a larger one is several."""
+assert forward_batch_bytes + message_bytes_ceiling + table_bytes_max <= peer_bulk_bytes_max
+
 forward_window_bytes = 512 * 1024
 """Bytes of deliveries to one consumer of another node that may be under way or wait there for its client."""
+
+forward_settles_kept = 32
+forward_spans_kept = 4096
+"""Frames of settlements, and spans in them, after which a home node hears that it need not keep them."""
+
+forward_reply_bytes_max = 1024 * 1024
+"""Bytes of answers by direct reply-to that wait for a full link; what comes then is dropped."""
 
 publish_timeout_us = 30_000_000
 """How long a publish waits for a master that is out of reach before it is refused."""
@@ -360,6 +386,63 @@ publish_timeout_us = 30_000_000
 link_grace_us = 5_000_000
 """How long consumers are kept on both sides while the link between their node and their queue's is broken."""
 assert link_grace_us < publish_timeout_us
+
+# --- news between nodes ---
+news_period_us = 1_000_000
+"""Time between two reports of a node about itself to the others."""
+
+news_pause_us = 200_000
+"""Least time between two reports, if something changes that the others act on."""
+assert news_pause_us < news_period_us < peer_suspect_us
+
+news_names_max = 500
+"""Vhosts, and users, up to which all of them are reported; of more only those that have a limit."""
+
+news_names_bytes_max = 48 * 1024
+"""Bytes of names in a report; those for which there is no room are counted by their own node only."""
+
+news_listeners_max = 16
+"""Listeners of a node in its report."""
+
+news_alarms_max = 8
+"""Alarms of a node in its report."""
+assert news_names_bytes_max + (news_listeners_max + news_alarms_max) * 520 < peer_chunk_bytes, "one frame"
+
+news_queues_walked = 2_000
+"""Queues whose messages are counted at once for a report: a fraction of a millisecond."""
+
+# --- inquiries between nodes ---
+inquiry_silence_us = 5_000_000
+"""How long a node that was asked for rows is waited for without hearing a part of them."""
+
+inquiries_open_max = 64
+"""Questions under way over one link in one direction."""
+
+inquiry_rows_per_pass = 64
+"""Rows built for other nodes in one pass of the loop: a millisecond at most."""
+
+inquiry_counted_per_step = 8
+"""Queues or connections counted in one step; eight steps count as one row."""
+
+inquiry_part_bytes = 56 * 1024
+"""Bytes of rows in one frame, if not a single row has more."""
+assert inquiry_part_bytes < peer_chunk_bytes, "a part and its head fit in a chunk"
+
+inquiry_row_bytes_max = 1024 * 1024
+"""Largest row that is shown to another node: a client may have told very much about itself."""
+
+inquiry_frame_bytes_max = inquiry_part_bytes + inquiry_row_bytes_max
+"""Largest frame of this kind."""
+
+inquiry_bytes_max = 64 * 1024 * 1024
+"""Bytes of rows held of answers that are not complete: about 100,000 queues."""
+
+inquiry_ids_max = 2_000
+"""Queues that can be asked for by their numbers; of more all are asked for."""
+
+inquiry_text_bytes_max = 1024
+"""Bytes of a name, or of a reason."""
+assert inquiry_ids_max * 9 + 5 * (inquiry_text_bytes_max + 8) < peer_chunk_bytes, "one control frame"
 
 # --- raft ---
 raft_heartbeat_us = 100_000
@@ -374,6 +457,14 @@ assert raft_election_us_min < raft_election_us_max, "voters that wait alike spli
 raft_election_eof_us = 50_000
 """The same after the leader's link has ended: long enough that rarely two stand at once."""
 assert raft_election_eof_us < raft_election_us_min
+
+raft_vote_us = 100_000
+"""So long after its vote a voter encourages nobody else: who got it may be about to win."""
+assert raft_vote_us < raft_election_us_min
+
+raft_split_votes_max = 2
+"""Elections in a row in which votes were split and that are tried again soon; later ones take their time."""
+assert raft_election_eof_us << (raft_split_votes_max + 1) < raft_election_us_min
 
 raft_witness_patience = 4
 """A witness waits so many times longer: it leads only if nobody else can."""
@@ -390,11 +481,18 @@ raft_disk_stall_us = 3_000_000
 """A flush that takes longer than this: a leader steps down, and nobody stands for election on such a disk."""
 assert raft_disk_stall_us < lease_us
 
-raft_append_bytes_max = 1024 * 1024
+raft_append_bytes_max = 512 * 1024
 """Bytes of entries in one message to a peer; a longer entry travels alone."""
 
 raft_inflight_appends_max = 64
 """Messages with entries sent to a peer and not yet answered."""
+
+raft_inflight_bytes_max = 4 * 1024 * 1024
+"""Bytes of entries sent to a peer and not yet answered; the message that reaches it is still sent."""
+assert raft_inflight_bytes_max + raft_append_bytes_max < peer_bulk_queue_bytes, "a link must take them"
+
+raft_resend_us = peer_silence_us
+"""What is not answered for so long over an open link is sent again: links lose nothing, peers may."""
 
 raft_proposals_bytes_max = 64 * 1024 * 1024
 """Bytes of proposals a leader holds that are not committed; a longer one is taken if it is the only one."""
@@ -405,7 +503,7 @@ raft_waiting_max = 65_536
 raft_gated_max = 4_096
 """Messages that wait for the flush of term and vote; beyond it they are dropped, as by a broken link."""
 
-raft_apply_slice_entries = 1_000
+raft_apply_slice_entries = 200
 """Entries applied in one pass of the loop."""
 
 raft_snapshot_part_bytes = 256 * 1024
@@ -435,3 +533,42 @@ identity_tokens_max = 32
 proposals_bytes_max = 48 * 1024
 """Bytes of proposals sent to the leader at once; a larger proposal goes alone."""
 assert proposals_bytes_max < peer_chunk_bytes, "they travel as control frames where they can"
+
+proposals_again_us = 100_000
+"""How long a node waits before it sends a leader again what that could not take."""
+
+session_folders_max = 4
+"""Data folders of one name whose last command is remembered: one that was reset may still be on its way."""
+
+session_refusals_max = 64
+"""Refused commands of a node whose outcome is remembered for it, should it learn of them by a snapshot."""
+
+# --- membership ---
+member_text_chars_max = 1024
+"""Characters of an address or a reason that nodes tell each other."""
+
+ask_again_us = 50_000
+"""A wish about the membership is told the leader again after this time, until it has come true."""
+
+ask_us_max = 15_000_000
+"""An operator's wish is given up after this time."""
+
+asks_relayed_max = 256
+"""Wishes of others whose answers a node passes on."""
+
+pause_grace_us = 2_000_000
+"""A node that has had no lease for this long stops serving clients. Elections are shorter."""
+assert pause_grace_us > raft_election_us_max, "a change of leaders must not cost connections"
+
+early_frames_max = 4
+"""Frames of a linked node kept until this one has read its queues: a greeting is one."""
+
+# --- clusters on one machine ---
+local_nodes_max = 9
+"""Nodes of a cluster on one machine: their ports fit between two bases that are tried for a free one."""
+
+local_line_bytes_max = 64 * 1024
+"""What is held of a log line of such a node; a longer one is shown in parts."""
+
+local_wait_ms = 10_000
+"""Time after which it is said which nodes a start is still waiting for."""

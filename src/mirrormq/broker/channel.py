@@ -64,6 +64,7 @@ class Channel:
         "connection",
         "consumers",
         "core",
+        "has_far",
         "host",
         "last_queue",
         "number",
@@ -89,6 +90,8 @@ class Channel:
         self.consumers: dict[str, Consumer] = {}
         self.reply_consumer: ReplyConsumer | None = None
         self.tx: Transaction | None = None
+        self.has_far = False
+        """Has it ever taken messages of a queue mastered elsewhere?"""
         self.prefetch_count = 0
         """Prefetch of consumers yet to come (basic.qos without `global`)."""
         self.last_queue = ""
@@ -249,6 +252,7 @@ class Channel:
             return
         self.core.closing = True
         self.host.channels.pop(self.uid, None)
+        self.host.census.channel_ended(self.user)
         self.confirm = ConfirmTracker(self.core)  # confirms on their way must not follow channel.close
         self.tx = None
         self.reply_consumer = None

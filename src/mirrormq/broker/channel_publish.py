@@ -49,8 +49,8 @@ def publish(channel: "Channel", message: Message, *, mandatory: bool, immediate:
 
 def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, mandatory: bool) -> None:
     routed = channel.vhost.route_message(message, extra_keys)
-    for consumer in routed.replies:
-        consumer.deliver(message)
+    for listener in routed.replies:
+        listener.deliver(message)
     queues = [queue.core for queue in routed.queues]
     planned = Publish(message, queues, mandatory)
     core = channel.core

@@ -7,6 +7,8 @@ first. A change of the metadata is answered when it is applied and, for what out
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from mirrormq.base.errors import access_refused, precondition_failed
 from mirrormq.broker import arguments, replyto
 from mirrormq.broker.channel_exchange import RESERVED_PREFIX, Ends, bind, unbind, without_line_ends
@@ -123,8 +125,8 @@ def _declare(channel: "Channel", method: methods.QueueDeclare, name: str) -> Non
         exclusive=method.exclusive,
         owner=owner,
         arguments=table,
-        node=channel.host.node_name,
     )
+    record = msgspec.structs.replace(record, node=channel.host.place(record))
     if owner is not None:
         channel.connection.owns_queues = True
     channel.propose(

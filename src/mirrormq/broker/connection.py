@@ -59,6 +59,7 @@ class Connection:
         "_handshake",
         "_headless",
         "_heard_at",
+        "_is_counted",
         "_parks",
         "_paused",
         "_running",
@@ -124,6 +125,8 @@ class Connection:
         self._deadline = host.now.mono + host.settings.handshake_timeout_ms * 1000
         """When the handshake, or the wait for close-ok, is over; 0 while running."""
         self._deaf = False
+        self._is_counted = False
+        """Does the census hold it?"""
         self._running = False
         self._paused = False
         self._parks: set[str] = set()
@@ -436,7 +439,7 @@ class Connection:
         limit = self.host.state.user_limit(self.user, "max-channels")
         if limit is None or limit < 0:
             return
-        if sum(1 for channel in self.host.channels.values() if channel.user == self.user) >= limit:
+        if self.host.census.channels_of(self.user) >= limit:
             raise not_allowed(
                 f"number of channels opened for user '{self.user}' "
                 f"has reached the maximum allowed user limit of ({limit})"
@@ -448,6 +451,7 @@ class Connection:
         channel = Channel(self, number, self.host.next_uid())
         self.channels[number] = channel
         self.host.channels[channel.uid] = channel
+        self.host.census.channel_opened(self.user)
         self.reader.add_channel(channel.core)
         channel.send(methods.ChannelOpenOk())
 
@@ -481,6 +485,8 @@ class Connection:
         self.state = RUNNING
         self._handshake = None
         self._deadline = 0
+        self._is_counted = True
+        self.host.census.connection_opened(vhost.name, self.user)
         self.flow.on_alarm()
         self.note("info", f"user '{self.user}' authenticated and granted access to vhost '{vhost.name}'")
 
@@ -522,6 +528,9 @@ class Connection:
         channels, self.channels = self.channels, {}
         self.flow.release()
         self._parks.clear()  # what was awaited has lost its meaning, and close-ok must be heard
+        if self._is_counted and self.vhost is not None:
+            self._is_counted = False
+            self.host.census.connection_ended(self.vhost.name, self.user)
         for channel in channels.values():
             channel.stop()
         if self.owns_queues:

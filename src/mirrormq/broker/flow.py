@@ -1,9 +1,9 @@
-"""Holding publishers back while the node is short of memory or disk, and telling them.
+"""Holding publishers back while a node of the cluster is short of memory or disk, and telling them.
 
-Guarantee: while an alarm stands, no publish of this connection is taken; everything before it is. As in
-RabbitMQ a connection that does not publish notices nothing: it is parked at its first publish, and only then
-gets connection.blocked (if it announced that it understands it). When the last alarm is over it gets
-connection.unblocked and goes on exactly there.
+Guarantee: while an alarm stands, on whichever node, no publish of this connection is taken; everything before
+it is. As in RabbitMQ a connection that does not publish notices nothing: it is parked at its first publish,
+and only then gets connection.blocked (if it announced that it understands it). When the last alarm is over it
+gets connection.unblocked and goes on exactly there.
 
 The other brake, a queue whose consumers cannot keep up, parks the connection under the reason `ahead`
 (queue.py).
@@ -37,7 +37,7 @@ class Flow:
         """How a running connection looks in list_connections."""
         if self.is_blocked:
             return "blocked"
-        if self._connection.host.alarms:
+        if self._connection.host.shortages():
             return "blocking"
         return "flow" if self._connection.is_parked_for(AHEAD) else "running"
 
@@ -46,7 +46,7 @@ class Flow:
         connection = self._connection
         if not connection.is_open:
             return
-        has_alarm = bool(connection.host.alarms)
+        has_alarm = bool(connection.host.shortages())
         connection.reader.hold_publish = has_alarm
         if has_alarm or not self.is_blocked:
             return
@@ -68,5 +68,5 @@ class Flow:
         connection.park(ALARM)
         if connection.has_capability("connection.blocked"):
             self._is_told = True
-            reason = " & ".join(sorted(connection.host.alarms))
+            reason = " & ".join(connection.host.shortages())
             connection.send(methods.ConnectionBlocked(f"low on {reason}"))

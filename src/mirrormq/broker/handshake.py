@@ -211,7 +211,7 @@ class Handshake:
             raise not_allowed(f"vhost {name} not found")
         limit = _reached(
             host.state.vhost_limit(name, "max-connections"),
-            lambda: sum(1 for other in host.connections.values() if other.is_open and other.vhost is vhost),
+            lambda: host.census.connections_in(name),
         )
         if limit is not None:
             raise not_allowed(
@@ -219,7 +219,7 @@ class Handshake:
             )
         limit = _reached(
             host.state.user_limit(user, "max-connections"),
-            lambda: sum(1 for other in host.connections.values() if other.is_open and other.user == user),
+            lambda: host.census.connections_of(user),
         )
         if limit is not None:
             raise not_allowed(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from mirrormq.base import limits
 from mirrormq.base.rng import Rng
 from mirrormq.base.types import Now, Peer
+from mirrormq.broker.census import Census
 from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mirrormq.broker.connection import Connection
     from mirrormq.broker.queue import Queue
     from mirrormq.broker.queueport import QueuePort
+    from mirrormq.broker.replyto import Listener
     from mirrormq.broker.vhost import VHost
 
 
@@ -54,6 +56,8 @@ class BrokerSettings:
     """Mechanisms offered to clients; empty = all that fit the connection."""
     argon2_cost: tuple[int, int, int] = (19 * 1024, 2, 1)
     """Memory in KiB, passes and lanes of hashes of new passwords."""
+    queue_master_locator: str = "client-local"
+    """How the master of a new queue is chosen where neither an argument nor a policy says."""
 
 
 class ConnectionEffects(Protocol):
@@ -82,6 +86,15 @@ class Host(Protocol):
     node_name: str
 
     @property
+    def pid(self) -> int:
+        """A number no other process of the cluster has."""
+        ...
+
+    def far_listener(self, pid: int, address: bytes) -> "Listener | None":
+        """Who waits for answers on the node with this process; None if it is out of reach."""
+        ...
+
+    @property
     def effects(self) -> ConnectionEffects:
         """The outbox, as far as connections use it."""
         ...
@@ -93,8 +106,17 @@ class Host(Protocol):
     vhosts: "dict[str, VHost]"
     channels: "dict[int, Channel]"
     connections: "dict[int, Connection]"
+    census: Census
     alarms: set[str]
-    """Names of the resources that ran short: `memory`, `disk`."""
+    """Names of the resources that ran short on this node: `memory`, `disk`."""
+
+    def shortages(self) -> list[str]:
+        """Names of the resources that ran short on some node of the cluster: `memory`, `disk`."""
+        ...
+
+    def place(self, queue: records.Queue) -> str:
+        """The node where a queue that is about to be declared is to have its master."""
+        ...
 
     @property
     def state(self) -> MetaState:
@@ -122,8 +144,10 @@ class Host(Protocol):
         """Index of the last metadata command applied, durable or not."""
         ...
 
-    def after_flush(self, done: Callable[[], None]) -> None:
-        """Call `done` when every change of a queue so far is durable."""
+    def after_flush(self, done: Callable[[bool], None]) -> None:
+        """Call `done` when every change of a queue so far is durable; with False if another node was told of
+        some and went out of reach before it said so.
+        """
         ...
 
     def open_log(self, record: records.Queue) -> QueueLog:

@@ -145,13 +145,16 @@ class Queue:
         self.consumers.add(consumer, self.text)
         self._consumers_changed()
 
-    def cancel(self, consumer: Subscriber) -> None:
-        """Forget a consumer; the last one takes an auto-delete queue with it."""
+    def cancel(self, consumer: Subscriber) -> Later[None] | None:
+        """Forget a consumer; the last one takes an auto-delete queue with it, and is answered after that."""
         if not self.consumers.remove(consumer):
-            return
+            return None
         self._consumers_changed()
-        if self.record.auto_delete and not self.consumers and not self.core.gone:
-            self._delete()
+        if not self.record.auto_delete or self.consumers or self.core.gone:
+            return None
+        later: Later[None] = Later()
+        self._delete(lambda _: later.answer(None))
+        return later
 
     def credit_changed(self, consumer: Subscriber) -> None:  # noqa: ARG002
         """A higher limit lets it take more at once."""
@@ -280,6 +283,9 @@ class Queue:
         if self._parked:
             self._release_if_caught_up()
 
+    def close_batch(self) -> None:
+        """What waits is one batch anyway, unless a limit refuses some of it."""
+
     def _admit(self) -> None:
         count = self.core.pending
         if count:
@@ -405,7 +411,8 @@ class Queue:
         """
         assert isinstance(self.log, DurableLog)
         if number <= self.log.letters.get(sender.queue_id, 0):
-            sender.arrived(number)
+            # It is in the log, but maybe not on disk yet: one sent again over a new link is no safer for it.
+            self.log.when_durable(self.log.end, lambda: sender.arrived(number))
             return
         if self.damage is None:
             self.core.push(message, sender.queue_id | PID_OF_LETTERS, number, is_resent)

@@ -170,6 +170,10 @@ class QueuePort(Protocol):
         """Take a numbered dead letter; the sender hears when it is durable."""
         ...
 
+    def close_batch(self) -> None:
+        """A transaction has published: what waits now must reach the log in one batch."""
+        ...
+
     def turn(self) -> None:
         """Do everything this pass brought."""
         ...

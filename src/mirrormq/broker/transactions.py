@@ -5,6 +5,12 @@ Guarantees, as RabbitMQ gives them
   chosen then, too. What an acknowledgement names must be outstanding when it is sent.
 - Commit applies everything in the order it was sent, and is answered when all queues touched have made it
   durable. If a queue refused one of the publishes the channel is closed with 406: the rest has happened.
+- What is published to one queue is one batch of its log: all of it is there after a crash, or nothing. There
+  is no such promise across queues.
+- If a queue of another node takes part, acknowledgements wait until all publishes are safe, so that a crash
+  may leave both what was acknowledged and what was made of it, but never neither. If a link breaks for long
+  before it is known that an acknowledgement is safe the channel is closed with 406, too: the message may come
+  again.
 - Rollback forgets publishes and acknowledgements; the messages are outstanding as before, not requeued.
 - A channel that closes without commit has published and acknowledged nothing.
 
@@ -147,17 +153,20 @@ def on_commit(channel: "Channel", method: methods.TxCommit) -> None:
         channel.core.publish_no += 1
         deliver(channel, publish, channel.core.publish_no)
         touched.update(dict.fromkeys(publish.queues))
-    for settle in settles:
-        _apply(channel, settle)
     if not touched and not settles:
         channel.send(methods.TxCommitOk())
         return
+    for queue in touched:
+        queue.owner.close_batch()
     channel.connection.park(COMMIT)
-    if settles:
-        # Acknowledgements ask for no flush by themselves; a committed one must not be taken back by a crash.
-        channel.host.after_flush(lambda: _settled(channel, tx, method, list(touched)))
+    commit = _Commit(channel, tx, method, list(touched))
+    is_near = not channel.has_far and all(queue.owner.is_local for queue in touched)
+    if settles and (is_near or not touched):
+        commit.settle(settles, then=commit.wait)
+    elif settles:
+        commit.wait(lambda: commit.settle(settles))
     else:
-        channel.host.after_durable(list(touched), lambda: _committed(channel, tx, method))
+        commit.wait()
 
 
 def on_rollback(channel: "Channel", _method: methods.TxRollback) -> None:
@@ -186,17 +195,46 @@ _NO_ROUTE = bytes.fromhex("003c0032 0138") + b"\x08NO_ROUTE"
 """basic.return 312; the rest is added as bytes, because exchange and key need not be UTF-8."""
 
 
-def _settled(channel: "Channel", tx: Transaction, method: methods.TxCommit, touched: list[QueueCore]) -> None:
-    channel.host.after_durable(touched, lambda: _committed(channel, tx, method))
+class _Commit:
+    """A commit under way."""
 
+    def __init__(
+        self, channel: "Channel", tx: Transaction, method: methods.TxCommit, touched: list[QueueCore]
+    ) -> None:
+        self._channel = channel
+        self._tx = tx
+        self._method = method
+        self._touched = touched
 
-def _committed(channel: "Channel", tx: Transaction, method: methods.TxCommit) -> None:
-    if not channel.closing:
-        if tx.tracker.has_refused:
-            channel.on_error(precondition_failed("partial tx completion"), method)
-        else:
-            channel.send(methods.TxCommitOk())
-    channel.connection.unpark(COMMIT)
+    def wait(self, then: Callable[[], None] | None = None) -> None:
+        """Go on when everything published is durable or refused; without `then` that is the end."""
+        self._channel.host.after_durable(self._touched, then or self._finish)
+
+    def settle(self, settles: list[Settle], then: Callable[[], None] | None = None) -> None:
+        """Acknowledge, and go on when that is durable.
+
+        Acknowledgements ask for no flush by themselves; a committed one must not be taken back by a crash.
+        """
+        if self._channel.closing or self._tx.tracker.has_refused:
+            self._finish()  # what is held goes back with the channel
+            return
+        for settle in settles:
+            _apply(self._channel, settle)
+
+        def flushed(is_sure: bool) -> None:
+            self._tx.tracker.has_refused |= not is_sure
+            (then or self._finish)()
+
+        self._channel.host.after_flush(flushed)
+
+    def _finish(self) -> None:
+        channel = self._channel
+        if not channel.closing:
+            if self._tx.tracker.has_refused:
+                channel.on_error(precondition_failed("partial tx completion"), self._method)
+            else:
+                channel.send(methods.TxCommitOk())
+        channel.connection.unpark(COMMIT)
 
 
 def _apply(channel: "Channel", settle: Settle) -> None:

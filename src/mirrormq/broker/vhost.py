@@ -19,7 +19,7 @@ from mirrormq.broker.deadletter import DeadLetter
 from mirrormq.broker.exchange import Letter
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import QueuePort
-from mirrormq.broker.replyto import ReplyConsumer
+from mirrormq.broker.replyto import Listener
 from mirrormq.broker.routes import Place, Router
 from mirrormq.kernel.frames import Route, RouteMemo
 from mirrormq.kernel.message import Message
@@ -38,7 +38,7 @@ class Routed(NamedTuple):
 
     queues: list[QueuePort]
     exchange_found: bool
-    replies: list[ReplyConsumer]
+    replies: list[Listener]
     """Requesters waiting for this answer; no queues, so with `mandatory` it still counts as unroutable."""
 
 
@@ -101,12 +101,12 @@ class VHost:
         return [queue for queue in routed.queues if letter.may_enter(queue.name)]
 
     def _route(self, exchange: str, letter: Letter) -> Routed:
-        replies: list[ReplyConsumer] = []
+        replies: list[Listener] = []
         if exchange == "" and any(map(replyto.is_address, letter.keys)):
             for address in filter(replyto.is_address, dict.fromkeys(letter.keys)):
-                consumer = replyto.find(self.host, address)
-                if consumer is not None:
-                    replies.append(consumer)
+                listener = replyto.find(self.host, address)
+                if listener is not None:
+                    replies.append(listener)
         walk = self.router.route(exchange, letter)
         return Routed([self.queues[name] for name in walk.queues], walk.found, replies)
 

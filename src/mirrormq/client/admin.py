@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
+MISSING = "X-MirrorMQ-Missing"
+"""Header of a list that lacks what some nodes have: JSON, [{"node", "reason"}]."""
+
 KEY_SCHEME = "MirrorMQ-Key"
 """Authorization scheme of the node's key file (the user's password travels as Basic)."""
 
@@ -59,6 +62,8 @@ class AdminClient:
             )
         else:
             self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout)
+        self.missing: dict[str, str] = {}
+        """Nodes whose rows the last answer lacks, and why."""
         self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if key is not None:
             self._headers["Authorization"] = f"{KEY_SCHEME} {key}"
@@ -114,6 +119,7 @@ class AdminClient:
     def _once(self, verb: str, target: str, payload: bytes | None) -> tuple[int, bytes]:
         self._connection.request(verb, target, payload, self._headers)
         answer = self._connection.getresponse()
+        self.missing = _missing(answer.headers.get(MISSING, "[]"))
         return answer.status, answer.read()
 
 
@@ -126,6 +132,13 @@ def _refused(status: int, data: bytes) -> Refused:
     except (ValueError, TypeError, KeyError):
         text = data.decode(errors="replace").strip()[:200]
         return Refused(status, http.client.responses.get(status, "error"), text or "no reason given")
+
+
+def _missing(text: str) -> dict[str, str]:
+    try:
+        return {str(found["node"]): str(found["reason"]) for found in json.loads(text)}
+    except (ValueError, TypeError, KeyError):
+        return {}
 
 
 def _cause(error: Exception) -> str:

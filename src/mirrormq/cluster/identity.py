@@ -45,6 +45,10 @@ class Identity(Struct, frozen=True, array_like=True):
     """Tokens of starts the cluster has recorded, oldest first."""
     unanswered: tuple[_Token, ...] = ()
     """Tokens of starts since then, this one last; the cluster may have recorded any of them."""
+    cluster: Annotated[bytes, Meta(max_length=16)] = b""
+    """The cluster this folder belongs to; empty while it belongs to none."""
+    is_founding: bool = False
+    """It is to form that cluster, and may have died before any of it was on disk."""
 
     @property
     def tokens(self) -> tuple[bytes, ...]:
@@ -55,6 +59,16 @@ class Identity(Struct, frozen=True, array_like=True):
 def new_identity(rng: Rng) -> Identity:
     """The identity of an empty folder."""
     return Identity(rng.token(_BYTES))
+
+
+def belong(identity: Identity, cluster: bytes, *, is_founding: bool = False) -> Identity:
+    """What must be flushed before a folder takes part in a cluster."""
+    return replace(identity, cluster=cluster, is_founding=is_founding)
+
+
+def forced(identity: Identity, rng: Rng) -> Identity:
+    """The identity of a folder that goes on without its cluster: nobody of the old one may know it."""
+    return Identity(rng.token(_BYTES), identity.start)
 
 
 def begin_start(identity: Identity, rng: Rng) -> Identity:
@@ -69,7 +83,7 @@ def on_recorded(identity: Identity, token: bytes) -> Identity:
         return identity
     upto = identity.unanswered.index(token) + 1
     recorded = (*identity.recorded, *identity.unanswered[:upto])[-limits.identity_tokens_max :]
-    return replace(identity, recorded=recorded, unanswered=identity.unanswered[upto:])
+    return replace(identity, recorded=recorded, unanswered=identity.unanswered[upto:], is_founding=False)
 
 
 def is_accepted(known: tuple[bytes, bytes], identity: bytes, tokens: tuple[bytes, ...]) -> bool:

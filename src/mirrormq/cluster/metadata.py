@@ -4,23 +4,29 @@ Guarantee: `done` is called once for each proposal, on the node that made it, wh
 (and, with `wait`, when no crash can take it back); a proposal is applied once, however often it had to be
 sent because leaders came and went; proposals of one node are applied in the order in which they were made.
 
-A proposal travels as an envelope: node, start of its data folder, number, command. Numbers of a start are
-dense. The state remembers the last one applied per node (`records.Session`), so an envelope that arrives
+A proposal travels as an envelope: node, its data folder, start of that, number, command. Numbers of a start
+are dense. The state remembers the last one applied per folder (`records.Session`), so one that arrives
 again is passed over, and one that comes too early (its predecessor was lost on the way) as well: whoever
-made it sends everything that is not applied again, in order, to each new leader and over each new link.
+made it sends everything that is not applied again, in order, to each new leader and over each new link, when
+the leader says that it could not take something, and when it sees one of its own passed over.
 
 A node that leads hands proposals to Raft; any other sends them to the leader. While there is none they wait.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mirrormq.base import limits
+from mirrormq.cluster.coordination import Done, Leadership
 from mirrormq.cluster.raft import events as ev
 from mirrormq.cluster.raft.raft import Raft
+from mirrormq.cluster.raft.recovery import SNAPSHOT
 from mirrormq.meta.codec import (
     Unreadable,
     decode_command,
@@ -28,21 +34,20 @@ from mirrormq.meta.codec import (
     encode_command,
     encode_records,
 )
-from mirrormq.meta.commands import Command
-from mirrormq.meta.layout import read_snapshot
+from mirrormq.meta.commands import Command, tag_of
+from mirrormq.meta.layout import MetaTooNew, read_snapshot
 from mirrormq.meta.records import Record, Session
 from mirrormq.meta.state import MetaState, Outcome
-
-Done = Callable[[Outcome], None]
 
 _SINGLE_NODE_SNAPSHOT = b"MMQMSNP\x00"
 _LENGTH = 4
 
 
-class Envelope(Struct, frozen=True, array_like=True):
+class Envelope(Struct, frozen=True, array_like=True, gc=False):
     """A command and who proposed it."""
 
     node: str
+    folder: bytes
     start: int
     number: int
     command: bytes
@@ -60,6 +65,10 @@ class MetaMachine:
         self.state = state
         self.index = 0
         """Of the entry applied last, or being applied."""
+        self.on_early: Callable[[], None] = lambda: None
+        """Called when a proposal of this node was passed over because one before it is missing."""
+        self.folder = b""
+        """Identity of this node's data folder."""
         self._node = node
         self._on_own = on_own
 
@@ -68,45 +77,70 @@ class MetaMachine:
         self.index = index
         if not _is_envelope(command):
             return self._execute(command)
-        envelope = _decoder.decode(command)
-        session = self.state.sessions.get(envelope.node)
-        if session is not None and envelope.start < session.start:
+        try:
+            envelope = _decoder.decode(command)
+        except msgspec.DecodeError as error:
+            raise MetaTooNew(
+                f"entry {index}", f"it is no proposal as they are known here ({error})"
+            ) from error
+        key = (envelope.node, envelope.folder)
+        session = self.state.sessions.get(key) or Session(*key, index, 0, 0)
+        if envelope.start < session.start:
             return None
-        last = session.number if session is not None and session.start == envelope.start else 0
-        if envelope.number != last + 1:
+        if envelope.start > session.start:
+            session = Session(*key, session.since, envelope.start, 0)
+        if envelope.number != session.number + 1:
+            if envelope.number > session.number and key == (self._node, self.folder):
+                self.on_early()
             return None
-        session = Session(envelope.node, envelope.start, envelope.number)
         outcome = self._execute(envelope.command, session)
-        if envelope.node == self._node:
+        if key == (self._node, self.folder):
             self._on_own(envelope.start, envelope.number, outcome)
         return outcome
 
     def capture(self) -> Iterator[bytes]:
         """The state as it is now: records are frozen, so references are enough."""
-        records: list[Record] = list(self.state.records())
-        yield _with_length(msgspec.msgpack.encode(self.state.last_id))
-        rest = iter(records)
-        while part := list(islice(rest, limits.meta_snapshot_slice_records)):
-            yield _with_length(encode_records(part))
+        # Taken here and not by the generator, which begins when its first part is asked for.
+        return _encoded(self.state.last_id, list(self.state.records()))
 
     def restore(self, data: bytes) -> None:
         """Become what was captured, and tell the watchers what that changed."""
         if data.startswith(_SINGLE_NODE_SNAPSHOT):
-            found = read_snapshot("meta/snapshot", data)
+            found = read_snapshot(SNAPSHOT, data)
             self.state.notify(self.state.become(found.last_id, found.records))
             return
         parts = _parts(data)
-        last_id = msgspec.msgpack.decode(next(parts), type=int)
-        records = [record for part in parts for record in decode_records(part)]
+        try:
+            last_id = msgspec.msgpack.decode(next(parts), type=int)
+            records = [record for part in parts for record in decode_records(part)]
+        except (Unreadable, msgspec.DecodeError) as error:
+            raise MetaTooNew(SNAPSHOT, f"a record is unknown here ({error})") from error
         self.state.notify(self.state.become(last_id, records))
 
     def _execute(self, command: bytes, session: Session | None = None) -> Outcome:
-        outcome = self.state.execute(decode_command(command))
+        try:
+            decoded = decode_command(command)
+        except Unreadable as error:
+            raise MetaTooNew(f"entry {self.index}", f"its command is unknown here ({error})") from error
+        outcome = self.state.execute(decoded)
         if session is not None:
-            self.state.put(session)
-            self.state.take_changes()
+            refused = session.refused
+            if not outcome.ok:
+                refused = (*refused, (session.number + 1, str(outcome.error), outcome.detail))
+            refused = refused[-limits.session_refusals_max :]
+            self._remember(replace(session, number=session.number + 1, refused=refused))
         self.state.notify(outcome.changes)
         return outcome
+
+    def _remember(self, session: Session) -> None:
+        # Not by `put`: nobody watches sessions, and this happens with every command.
+        sessions = self.state.sessions
+        is_new = session.identity not in sessions
+        sessions[session.identity] = session
+        if is_new:
+            known = sorted((one.since, one.folder) for one in sessions.values() if one.node == session.node)
+            for _, folder in known[: -limits.session_folders_max]:
+                del sessions[session.node, folder]
 
 
 class _Pending(Struct):
@@ -124,8 +158,14 @@ class _Waiter(Struct, frozen=True):
     done: Callable[[], None]
 
 
+class _Read(Struct, frozen=True, eq=False):
+    """Somebody who is called when the state holds all that was acknowledged before."""
+
+    done: Callable[[], None]
+
+
 class Metadata:
-    """Proposals of one node, on their way through the cluster."""
+    """Proposals of one node, on their way through the cluster: `Coordination` by the embedded Raft."""
 
     machine_class: type[MetaMachine] = MetaMachine
     """Tests put a machine there that breaks a rule, to see that somebody notices."""
@@ -143,14 +183,38 @@ class Metadata:
         self.state = state
         self._name, self._start = me
         self._pending: dict[int, _Pending] = {}
-        self._waiters: list[_Waiter] = []
+        self._waiters: deque[_Waiter] = deque()
+        """By ascending index."""
         self._number = 0
         self._send = send
         self._to_send: list[int] = []
+        self._again: bool = False
+        self._again_at = 0
+        """Something was not taken: when everything is to be sent again (0: not)."""
+        self._turned_down: set[str] = set()
+        """Nodes whose proposals this node could not take."""
+        self._reads: list[_Read] = []
+        """Reads that wait for a leader."""
         self.machine = self.machine_class(state, self._name, self._on_own)
         self.raft = make_raft(self.machine)
+        self.machine.folder = self.raft.me.identity
+        self.machine.on_early = self._on_early
+        self.is_held = False
+        """Nothing may be proposed yet: the number of this start is not on disk."""
         self.on_event: Callable[[ev.Event], None] = _ignore
         """Hears what Raft tells, for those who look after membership."""
+        self.on_leadership: Callable[[Leadership], None] = _ignore
+
+    def begin_alone(self) -> int:
+        """Go on with a number of this start that no command has, and return it: all there are were read.
+
+        So the only voter does not depend on what it wrote down about its starts.
+        """
+        session = self.state.sessions.get((self._name, self.raft.me.identity))
+        if session is not None:
+            self._start = max(self._start, session.start + 1)
+        self.is_held = False
+        return self._start
 
     # --- inputs ---
 
@@ -159,7 +223,7 @@ class Metadata:
         # Encoded first: what cannot be stored must not take a number.
         data = encode_command(command)
         self._number += 1
-        envelope = Envelope(self._name, self._start, self._number, data)
+        envelope = Envelope(self._name, self.raft.me.identity, self._start, self._number, data)
         self._pending[self._number] = _Pending(_encoder.encode(envelope), done, wait)
         self._to_send.append(self._number)
 
@@ -167,17 +231,32 @@ class Metadata:
         """Call `done` when everything applied so far is durable."""
         self._when_durable(self.raft.applied_index, done)
 
+    def read(self, done: Callable[[], None]) -> None:
+        """Call `done` when the state here holds everything that was acknowledged before this call."""
+        self._reads.append(_Read(done))
+
+    def image(self) -> Iterator[bytes]:
+        """A snapshot file of the state as it is now, for a backup: its parts may be made on any thread.
+
+        It names no members: whoever starts on it is a group of its own.
+        """
+        return self.raft.image()
+
     def receive(self, payload: bytes) -> None:
-        """Proposals of another node, sent here because this one leads. If it does not, they come again."""
+        """Proposals of another node, sent here because this one leads; none: send yours again, but later."""
         try:
             envelopes = _list_decoder.decode(payload)
+            nodes: list[str] = []
             for envelope in envelopes:
+                decoded = _decoder.decode(envelope)
                 # What cannot be read here would stop every node that applies it.
-                decode_command(_decoder.decode(envelope).command)
+                decode_command(decoded.command)
+                nodes.append(decoded.node)
         except (msgspec.DecodeError, Unreadable) as error:
             raise BadEnvelope(str(error)) from error
-        for envelope in envelopes:
-            self.raft.propose(envelope, None)
+        self._again = self._again or not envelopes
+        for envelope, node in zip(envelopes, nodes, strict=True):
+            self.raft.propose(envelope, node)
 
     def link_up(self, peer: str) -> None:
         """A link is open: what was sent to this peer over an earlier one may be lost."""
@@ -186,19 +265,34 @@ class Metadata:
 
     def end_pass(self, now: int) -> None:
         """Send what was proposed, let Raft do its work, and tell whose proposals are done."""
+        if self._again and not self._again_at:
+            self._again, self._again_at = False, now + limits.proposals_again_us
+        if self._again_at and now >= self._again_at:
+            self._send_again()
         self._send_new()
+        if self.raft.leader:
+            reads, self._reads = self._reads, []
+            for read in reads:
+                self.raft.read(read)
         self.raft.end_pass(now)
         events, self.raft.events = self.raft.events, []
         for event in events:
-            if isinstance(event, ev.LeaderChanged) and event.leader:
-                self._send_again()
+            self._on_event(event)
             self.on_event(event)
+        for node in sorted(self._turned_down):
+            self._send(node, _list_encoder.encode([]))
+        self._turned_down.clear()
         self._release()
 
     @property
     def needs_pass(self) -> bool:
         """Is there work that another pass would go on with at once?"""
-        return self.raft.needs_pass or bool(self._to_send and self.raft.leader)
+        return self.raft.needs_pass or bool(self._to_send and self.raft.leader and not self.is_held)
+
+    @property
+    def leadership(self) -> Leadership:
+        """Who leads now, as far as this node knows."""
+        return Leadership(self.raft.term, self.raft.leader)
 
     @property
     def durable(self) -> int:
@@ -208,25 +302,60 @@ class Metadata:
     @property
     def is_idle(self) -> bool:
         """Nothing of this node is on its way."""
-        return not self._pending and not self._waiters
+        return not self._pending and not self._waiters and not self._reads
 
     # --- inside ---
 
+    def _on_event(self, event: ev.Event) -> None:
+        if isinstance(event, ev.LeaderChanged):
+            if event.leader:
+                self._send_again()
+            self.on_leadership(Leadership(event.term, event.leader))
+        elif isinstance(event, ev.Restored):
+            self._on_restored()
+        elif isinstance(event, ev.ReadReady) and isinstance(event.ref, _Read):
+            # A sole voter applies before the flush, and what is told must not be lost.
+            self._when_durable(self.raft.applied_index, event.ref.done)
+        elif isinstance(event, ev.Refused) and isinstance(event.ref, _Read):
+            self._reads.append(event.ref)
+        elif isinstance(event, ev.Refused) and event.ref == self._name:
+            self._again = True
+        elif isinstance(event, ev.Refused) and isinstance(event.ref, str):
+            self._turned_down.add(event.ref)
+
+    def _on_early(self) -> None:
+        # Large proposals travel on a lane of their own: smaller ones may overtake them.
+        self._again = True
+
     def _send_again(self) -> None:
+        self._again, self._again_at = False, 0
         self._to_send = sorted(self._pending)
 
     def _send_new(self) -> None:
         leader = self.raft.leader
-        if not self._to_send or not leader:
+        if not self._to_send or not leader or self.is_held:
             return
         numbers, self._to_send = self._to_send, []
         chosen = [self._pending[number].data for number in numbers if number in self._pending]
         if leader == self._name:
             for data in chosen:
-                self.raft.propose(data, None)
+                self.raft.propose(data, self._name)
         else:
             for payload in _payloads(chosen):
                 self._send(leader, payload)
+
+    def _on_restored(self) -> None:
+        """A leader's snapshot has carried out commands of this node, too: tell what became of them."""
+        session = self.state.sessions.get((self._name, self.raft.me.identity))
+        if session is None or session.start != self._start:
+            return
+        refused = {number: (error, detail) for number, error, detail in session.refused}
+        is_full = len(refused) >= limits.session_refusals_max
+        for number in [number for number in self._pending if number <= session.number]:
+            error, detail = refused.get(number, (None, ""))
+            if error is None and is_full and number < min(refused):
+                error, detail = "unknown", "what became of it was lost on the way; look before trying again"
+            self._pending.pop(number).done(Outcome(error is None, error, None, [], detail))
 
     def _on_own(self, start: int, number: int, outcome: Outcome) -> None:
         pending = self._pending.pop(number, None) if start == self._start else None
@@ -245,17 +374,21 @@ class Metadata:
             self._waiters.append(_Waiter(index, done))
 
     def _release(self) -> None:
-        durable = self.raft.durable_index
-        ready = [waiter for waiter in self._waiters if waiter.index <= durable]
-        if ready:
-            self._waiters = [waiter for waiter in self._waiters if waiter.index > durable]
-            for waiter in ready:
-                waiter.done()
+        while self._waiters and self._waiters[0].index <= self.raft.durable_index:
+            self._waiters.popleft().done()
 
 
 def _is_envelope(data: bytes) -> bool:
-    """An envelope is an array of four, a command of a single node a map."""
-    return data[:1] == b"\x94"
+    """An envelope is an array of five, a command of a single node a map."""
+    return data[:1] == b"\x95"
+
+
+def describe_entry(data: bytes) -> dict[str, Any]:
+    """Who proposed what, of an entry that was written by this layer."""
+    node, start, number, command = "", 0, 0, data
+    if _is_envelope(data):
+        node, _, start, number, command = msgspec.structs.astuple(_decoder.decode(data))
+    return {"command": tag_of(decode_command(command)), "node": node, "start": start, "number": number}
 
 
 def _payloads(envelopes: list[bytes]) -> Iterator[bytes]:
@@ -272,6 +405,13 @@ def _payloads(envelopes: list[bytes]) -> Iterator[bytes]:
         yield _list_encoder.encode(some)
 
 
+def _encoded(last_id: int, records: list[Record]) -> Iterator[bytes]:
+    yield _with_length(msgspec.msgpack.encode(last_id))
+    rest = iter(records)
+    while part := list(islice(rest, limits.meta_snapshot_slice_records)):
+        yield _with_length(encode_records(part))
+
+
 def _with_length(part: bytes) -> bytes:
     return len(part).to_bytes(_LENGTH, "big") + part
 
@@ -284,7 +424,7 @@ def _parts(data: bytes) -> Iterator[bytes]:
         at = end
 
 
-def _ignore(event: ev.Event) -> None:
+def _ignore(event: object) -> None:
     """Nobody listens."""
 
 

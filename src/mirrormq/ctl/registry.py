@@ -26,6 +26,7 @@ DEFINITIONS = "Definitions"
 OPERATIONS = "Operations"
 QUEUES = "Queues"
 STORAGE = "Data folder"
+FEATURES = "Feature flags"
 HELP = "Help"
 
 

@@ -31,6 +31,8 @@ from mirrormq.ctl.faults import (
 from mirrormq.ctl.options import Options
 
 TIMEOUT_SECONDS = 60.0
+UNREACHABLE = "unreachable"
+"""The kind of failure when nothing answered, or not in time."""
 
 _CODES = {
     "no_such_user": NO_USER,
@@ -42,6 +44,9 @@ _CODES = {
     "not_authorized": NO_PERMISSION,
     "unknown_command": USAGE,
     "cannot_create": CANNOT_CREATE,
+    "app_stopped": USAGE,
+    "app_running": USAGE,
+    "unsupported": USAGE,
 }
 
 
@@ -56,8 +61,16 @@ class Offline(Protocol):
         """Their records."""
         ...
 
+    def definitions(self, data: str, node: str | None) -> dict[str, Any]:
+        """Term, vote and members of the definitions, and their `log`."""
+        ...
+
     def verify(self, data: str, node: str | None) -> dict[str, Any]:
         """A summary of everything in the folder, with `faults`."""
+        ...
+
+    def force_boot(self, data: str, node: str | None) -> None:
+        """Let the next start of the node not wait for others."""
         ...
 
 
@@ -81,13 +94,18 @@ class Session:
         """Whoever starts the command line gives them: this package knows nothing of files."""
         self._client: AdminClient | None = None
         self._name: str | None = None
+        self._patience = TIMEOUT_SECONDS
 
     # -- the node -------------------------------------------------------------------------------------------
 
     @property
     def timeout(self) -> float:
         """Seconds to wait for an answer."""
-        return self.options.timeout or TIMEOUT_SECONDS
+        return self.options.timeout or self._patience
+
+    def be_patient(self, seconds: float) -> None:
+        """Wait so long for answers from now on, unless a time was given on the line."""
+        self._patience = seconds
 
     @property
     def node_name(self) -> str:
@@ -108,6 +126,16 @@ class Session:
         """The node of this machine that the options name."""
         return locate.find(self.options.node, self.options.data, self.environment)
 
+    def is_local_node_running(self) -> bool:
+        """Does a node run below the folder that the options name?"""
+        try:
+            self.local_node()
+        except Misuse:
+            raise
+        except Failure:
+            return False
+        return True
+
     @property
     def client(self) -> AdminClient:
         """The connection to the node's admin API."""
@@ -116,15 +144,24 @@ class Session:
         return self._client
 
     def call(self, command: str, **arguments: Any) -> Any:
-        """Run an administrative command on the node."""
+        """Run an administrative command on the node; say of which other nodes the answer lacks something."""
         try:
-            return self.client.ctl(command, **arguments)
+            answer = self.client.ctl(command, **arguments)
         except Unreachable as error:
             raise Failure(
-                f"{error}; is the node still running, and is its management listener on?"
+                f"{error}; is the node still running, and is its management listener on?", kind=UNREACHABLE
             ) from error
         except Refused as error:
             raise self._failure(error) from error
+        self.warn_missing(self.client.missing)
+        return answer
+
+    def warn_missing(self, missing: Mapping[str, str], so: str = "what only it knows is not shown") -> None:
+        """Say on stderr, where no script looks for rows, which nodes took no part and what that means."""
+        if self.options.silent:
+            return
+        for node, reason in sorted(missing.items()):
+            sys.stderr.write(f"Warning: node {node} {reason}; {so}\n")
 
     @property
     def offline(self) -> Offline:

@@ -13,20 +13,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import socket
 
-    from mirrormq.http.ports import Backups, Driver, Facts
+    from mirrormq.http.ports import Facts, Process
     from mirrormq.http.server import Api
 
 
-async def start(
-    driver: Driver, listening: socket.socket, *, key: str, facts: Facts, backups: Backups | None = None
-) -> Api:
-    """Serve the API of the driver's node on a bound socket.
+async def start(process: Process, listening: socket.socket, *, key: str, facts: Facts) -> Api:
+    """Serve the API of a process and its node on a bound socket.
 
-    `key` opens it as an administrator from the node's own machine; `facts` tells what only the process knows;
-    `backups` copies the data folder, if the node has one.
+    `key` opens it as an administrator from the node's own machine; `facts` tells what the process knows.
     """
     from mirrormq.http.server import Api
 
-    api = Api(driver, key, facts, backups)
+    api = Api(process, key, facts)
     await api.serve(listening)
     return api

@@ -23,6 +23,9 @@ Row = dict[str, Any]
 
 _CHECK_EVERY = 8
 
+APP_STOPPED = "app_stopped"
+"""The kind of refusal that `mirrormqctl` knows a stopped application by."""
+
 NOT_FOUND = ("Object Not Found", "Not Found")
 
 
@@ -52,6 +55,11 @@ def not_authorised(reason: str) -> Fault:
     return Fault(401, "not_authorised", reason)
 
 
+def unavailable(reason: str) -> Fault:
+    """503: the application that would have answered does not run."""
+    return Fault(503, APP_STOPPED, reason)
+
+
 def of_problem(problem: Problem) -> Fault:
     """The response to a request the node refused."""
     kind, text = problem
@@ -61,6 +69,8 @@ def of_problem(problem: Problem) -> Fault:
         return Fault(404, "not_found", text)
     if kind in ("no_such_vhost", "no_such_user", "no_such_queue", "no_such_connection"):
         return not_found()
+    if kind == APP_STOPPED:
+        return unavailable(text)
     if kind == "internal_error":
         return Fault(500, kind, text)
     return bad_request(text)
@@ -89,10 +99,13 @@ def no_content() -> web.Response:
 
 
 async def rows_response(
-    request: web.Request, rows: Iterable[Row], shape: Callable[[Row], Any] = dict
+    request: web.Request,
+    rows: Iterable[Row],
+    shape: Callable[[Row], Any] = dict,
+    headers: Mapping[str, str] | None = None,
 ) -> web.StreamResponse:
     """A JSON array, built in slices."""
-    return await pieces_response(request, array(encoded(shape(row)) for row in rows))
+    return await pieces_response(request, array(encoded(shape(row)) for row in rows), headers)
 
 
 async def pieces_response(

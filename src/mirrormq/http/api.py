@@ -13,12 +13,15 @@ from mirrormq.base import limits
 from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row, bad_request, not_authorised, not_found
 from mirrormq.http.auth import Identity, ask
-from mirrormq.http.ports import Driver, Node
+from mirrormq.http.ports import Driver, Node, Process
 from mirrormq.meta.state import MetaState
 from mirrormq.node.requests import Request
 
 DEFAULT_EXCHANGE = "amq.default"
 """The exchange without a name, in a path."""
+
+MISSING = "X-MirrorMQ-Missing"
+"""Header of an answer that lacks what some nodes have: JSON, [{"node", "reason"}]."""
 
 Record = TypeVar("Record")
 
@@ -26,11 +29,26 @@ Record = TypeVar("Record")
 class Call:
     """One authenticated request."""
 
-    def __init__(self, request: web.Request, driver: Driver, who: Identity) -> None:
+    def __init__(self, request: web.Request, process: Process, who: Identity) -> None:
         self.request = request
-        self.driver = driver
+        self.process = process
         self.who = who
         self._body: Row | None = None
+        self.missing: dict[str, str] = {}
+        """Nodes whose rows the answer lacks, and why."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the head of the answer says beside the usual."""
+        if not self.missing:
+            return {}
+        shown = [{"node": node, "reason": self.missing[node]} for node in sorted(self.missing)]
+        return {MISSING: answers.encoded(shown).decode("ascii", "replace")}
+
+    @property
+    def driver(self) -> Driver:
+        """Runs the node. Without a running application there is none: 503."""
+        return self.process.driver
 
     @property
     def node(self) -> Node:
@@ -40,7 +58,7 @@ class Call:
     @property
     def state(self) -> MetaState:
         """The metadata."""
-        return self.driver.node.state
+        return self.node.state
 
     def part(self, name: str) -> str:
         """A part of the path, unquoted."""
@@ -150,10 +168,12 @@ class Call:
         *,
         name: Callable[[Record], str],
         order: Callable[[Record], Any] | None = None,
+        prepare: Callable[[list[Record]], Awaitable[None]] | None = None,
     ) -> web.StreamResponse:
         """A list with RabbitMQ's query parameters: name, sort, columns, page.
 
-        Only the rows that are shown are built, unless their order depends on a value within them.
+        Only the rows that are shown are built, unless their order depends on a value within them. `prepare`
+        is told of which before `row` is called for them.
         """
         query = self.request.query
         pick = self._columns()
@@ -164,6 +184,8 @@ class Call:
         column = query.get("sort")
         is_reversed = query.get("sort_reverse") == "true"
         if column:
+            if prepare is not None:
+                await prepare(found)
             # Only the value to sort by is kept of each row: rows are large, and 10,000 of them die slowly.
             value = _sort_key(column)
             keyed = ((value(row(record)), record) for record in found)
@@ -171,13 +193,19 @@ class Call:
             found = [record for _, record in pairs]
         elif order is not None:
             found = await answers.sorted_slices(found, order, reverse=False)
-        if "page" not in query:
+        page = self._page(found, total) if "page" in query else None
+        if page is not None:
+            found = page.pop("items")
+        if prepare is not None and not column:
+            await prepare(found)
+        if page is None:
             return await self.rows(map(row, found), pick)
-        return self._page(found, row, pick, total)
+        page["items"] = [pick(row(record)) for record in found]
+        return answers.response(dict(sorted(page.items())))
 
     async def rows(self, rows: Iterable[Row], shape: Callable[[Row], Any] = dict) -> web.StreamResponse:
         """A plain list."""
-        return await answers.rows_response(self.request, rows, shape)
+        return await answers.rows_response(self.request, rows, shape, self.headers)
 
     def _filtered(self, found: list[Record], name: Callable[[Record], str]) -> list[Record]:
         wanted = self.request.query["name"]
@@ -188,9 +216,8 @@ class Call:
             return [item for item in found if pattern is not None and pattern.search(name(item).encode())]
         return [item for item in found if wanted.lower() in name(item).lower()]
 
-    def _page(
-        self, shown: list[Record], build: Callable[[Record], Row], pick: Callable[[Row], Row], total: int
-    ) -> web.Response:
+    def _page(self, shown: list[Record], total: int) -> Row:
+        """The page that is asked for, with records for items."""
         page = self._number("page", 1, 1 << 31)
         size = self._number("page_size", limits.http_page_size, limits.http_page_size_max)
         pages = max(1, -(-len(shown) // size))
@@ -200,18 +227,16 @@ class Call:
                 "page_out_of_range",
                 f"Page out of range, page: {page} page size: {size}, len: {len(shown)}",
             )
-        items = [pick(build(item)) for item in shown[(page - 1) * size : page * size]]
-        return answers.response(
-            {
-                "filtered_count": len(shown),
-                "item_count": len(items),
-                "items": items,
-                "page": page,
-                "page_count": pages,
-                "page_size": size,
-                "total_count": total,
-            }
-        )
+        items = shown[(page - 1) * size : page * size]
+        return {
+            "filtered_count": len(shown),
+            "item_count": len(items),
+            "items": items,
+            "page": page,
+            "page_count": pages,
+            "page_size": size,
+            "total_count": total,
+        }
 
     def _number(self, name: str, default: int, most: int) -> int:
         text = self.request.query.get(name, str(default))

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from mirrormq.base.types import Peer
-from mirrormq.http.answers import Fault, not_authorised
-from mirrormq.http.ports import Driver
+from mirrormq.http.answers import Fault, not_authorised, unavailable
+from mirrormq.http.ports import RUNNING, Driver, Process
 from mirrormq.meta.authenticator import is_loopback
 from mirrormq.node.requests import AuthenticateUser, Request
 from mirrormq.node.steps import Answer
@@ -56,8 +56,8 @@ KEY_HOLDER = Identity(None, ("administrator",))
 class Gate:
     """Finds out who asks and whether that is enough."""
 
-    def __init__(self, driver: Driver, key: str) -> None:
-        self._driver = driver
+    def __init__(self, process: Process, key: str) -> None:
+        self._process = process
         self._key = key.encode()
 
     async def identify(self, request: web.Request) -> Identity:
@@ -83,10 +83,12 @@ class Gate:
             name = colon = password = ""
         if not colon:
             raise Fault(401, "not_authorized", "Login failed", REALM)
-        answer = await ask(
-            self._driver, AuthenticateUser(name=name, password=password, peer=peer_of(request))
-        )
-        record = self._driver.node.state.users.get(name)
+        if self._process.state != RUNNING:
+            # Who cannot be known yet learns nothing more.
+            raise unavailable(f"this node's application is {self._process.state}; run start_app")
+        wanted = AuthenticateUser(name=name, password=password, peer=peer_of(request))
+        answer = await ask(self._process.driver, wanted)
+        record = self._process.driver.node.state.users.get(name)
         if answer.problem is not None or record is None:
             raise Fault(401, "not_authorized", "Login failed", REALM)
         if not MANAGEMENT_TAGS.intersection(record.tags):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from mirrormq.node.admin import AdminHost
+from mirrormq.node.membership import Membership
+from mirrormq.node.news import News
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 
@@ -15,10 +17,9 @@ class Node(AdminHost, Protocol):
 
     memory_used: int
     disk_free: int
-
-    def note(self, level: str, text: str, **fields: object) -> None:
-        """Tell the operator."""
-        ...
+    news: News
+    """What is known of the other nodes."""
+    membership: Membership
 
 
 class Driver(Protocol):
@@ -44,6 +45,58 @@ class Backups(Protocol):
     async def progress(self) -> dict[str, Any]:
         """How far the copy is; waits a moment for its end. A copy that failed is refused with the reason."""
         ...
+
+
+STOPPED, STARTING, RUNNING, STOPPING = "stopped", "starting", "running", "stopping"
+"""What the application of a process may be."""
+
+
+class Process(Protocol):
+    """The process around the node, which goes on while its application is stopped."""
+
+    name: str
+    """Of the node."""
+    state: str
+    """Of its application."""
+
+    @property
+    def detail(self) -> str:
+        """What the application waits for, or why it does not run; maybe nothing."""
+        ...
+
+    def note(self, level: str, text: str) -> None:
+        """Tell the operator."""
+        ...
+
+    @property
+    def driver(self) -> Driver:
+        """Runs the node; raises `Stopped` unless the application runs."""
+        ...
+
+    @property
+    def backups(self) -> Backups:
+        """Copies the node's data folder; raises `Stopped` unless the application runs."""
+        ...
+
+    async def command(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one of `PROCESS_COMMANDS`. What it refuses is a `node.steps.Refusal`."""
+        ...
+
+
+PROCESS_COMMANDS = (
+    "stop_app",
+    "start_app",
+    "reset",
+    "force_reset",
+    "join_cluster",
+    "leave_cluster",
+    "force_boot",
+)
+"""What an administrator asks of the process and not of the node in it."""
+
+
+class Stopped(Exception):
+    """The application that should have answered does not run; the text says what to do."""
 
 
 Facts = Callable[[], Mapping[str, Any]]

@@ -1,5 +1,8 @@
 """The API as a server: every request is logged in, routed and answered; nothing it does can end the node.
 
+While the node's application is stopped, `ctl` of this machine is answered as far as the process can; anything
+else gets 503 with the reason.
+
 A fault in a handler costs that request a 500 and the operator a note, with a reason but without the stack
 in the answer.
 """
@@ -13,10 +16,10 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from mirrormq.base import limits
-from mirrormq.http.answers import Fault, error_response, not_found
+from mirrormq.http.answers import Fault, error_response, not_found, unavailable
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import Gate
-from mirrormq.http.ports import Backups, Driver, Facts
+from mirrormq.http.ports import Facts, Process, Stopped
 from mirrormq.http.routes import access, ctl, definitions, live, nodes, objects, policies, vhosts
 
 if TYPE_CHECKING:
@@ -31,11 +34,10 @@ Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Api:
     """The admin API of one node."""
 
-    def __init__(self, driver: Driver, key: str, facts: Facts, backups: Backups | None = None) -> None:
-        self._driver = driver
-        self._gate = Gate(driver, key)
+    def __init__(self, process: Process, key: str, facts: Facts) -> None:
+        self._process = process
+        self._gate = Gate(process, key)
         self._facts = facts
-        self._backups = backups
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -46,7 +48,7 @@ class Api:
             for verb, path, handler in module.ROUTES:
                 app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         about = nodes.About(self._facts)
-        for verb, path, handler in (*about.routes(), *ctl.routes(about, self._backups)):
+        for verb, path, handler in (*about.routes(), *ctl.routes(about)):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         return app
 
@@ -72,7 +74,11 @@ class Api:
     def _guarded(self, handler: Handler) -> Next:
         async def serve(request: web.Request) -> web.StreamResponse:
             who = await self._gate.identify(request)
-            return await handler(Call(request, self._driver, who))
+            call = Call(request, self._process, who)
+            found = await handler(call)
+            if not found.prepared:
+                found.headers.update(call.headers)
+            return found
 
         return serve
 
@@ -83,6 +89,8 @@ class Api:
             return await handler(request)
         except Fault as fault:
             return error_response(fault)
+        except Stopped as stopped:
+            return error_response(unavailable(str(stopped)))
         except web.HTTPMethodNotAllowed as error:
             return web.Response(status=405, headers={"Allow": error.headers["Allow"]})
         except web.HTTPNotFound:
@@ -96,6 +104,6 @@ class Api:
             return error_response(Fault(400, "bad_request", "not_utf8"))
         except Exception as error:  # noqa: BLE001
             stack = "".join(traceback.format_exception(error))
-            self._driver.node.note("error", f"internal error in {request.method} {request.path}: {stack}")
+            self._process.note("error", f"internal error in {request.method} {request.path}: {stack}")
             reason = "this is a fault of the node; its log has the details"
             return error_response(Fault(500, "internal_error", reason))

@@ -19,6 +19,7 @@ class Replay:
     after: int
     """Restored is only what lies above this seq."""
     counts: dict[int, int]
+    refused: dict[int, RangeSet]
     since: int
     """Files with a lower serial do not count for this queue."""
     index_start: int

@@ -20,6 +20,11 @@ cdef uint64_t LETTER_PID = <uint64_t>1 << 63
 cdef uint64_t HOME_PID = <uint64_t>1 << 62  # of publishes that another node forwarded
 
 
+cdef inline bint is_forwarded(uint64_t pid) noexcept:
+    """Is this the pid of a publish that a home node forwarded?"""
+    return pid & HOME_PID != 0 and pid & LETTER_PID == 0
+
+
 @cython.final
 cdef class Replay:
     """One queue while the journal is read: what is known of it so far."""
@@ -29,6 +34,7 @@ cdef class Replay:
     cdef RangeSet dying
     cdef dict letters
     cdef public dict counts          # how often messages came back, by seq
+    cdef public dict refused         # numbers of forwarded publishes that are not there, by row
     cdef object note_place
     cdef object note_epoch
     cdef readonly RangeSet seen      # seqs of the records that were found
@@ -58,6 +64,15 @@ cdef class Replay:
         self.letters = letters
         self.note_place, self.note_epoch = notes
         self.seen = RangeSet()
+        self.refused = {}
+
+    cdef int refuse(self, uint64_t row, uint64_t first, uint64_t last) except -1:
+        """These publishes of a home node are not there."""
+        cdef RangeSet numbers = self.refused.get(row)
+        if numbers is None:
+            numbers = self.refused[row] = RangeSet()
+        numbers.put(first, last)
+        return 0
 
     cdef int count(self, const Head* h, uint64_t serial) except -1:
         """One more batch was found."""
@@ -75,7 +90,7 @@ cdef class Replay:
     cdef int heed(self, const uint8_t* p, const Head* h, list rare) except -1:
         """Take what a batch says that the checkpoint does not; `rare` gets the kinds not for here."""
         cdef uint32_t i, size
-        cdef uint64_t pid
+        cdef uint64_t pid, number, row
         self.end = h.first_seq + h.records - 1
         self.epoch = max(self.epoch, h.epoch)
         self.last_wall = max(self.last_wall, h.time)
@@ -85,8 +100,13 @@ cdef class Replay:
             if p[8] == KIND_PUBLISH:
                 pid = get64(p + RECORD + 16)
                 if pid & (LETTER_PID | HOME_PID):
-                    # Those of one source come in the order of their numbers.
-                    self.letters[pid ^ LETTER_PID] = get64(p + RECORD + 24)
+                    # Those of one source come in the order of their numbers, dense if it is a home node.
+                    number = get64(p + RECORD + 24)
+                    if is_forwarded(pid):
+                        row = self.letters.get(pid ^ LETTER_PID, 0)
+                        if number > row + 1:
+                            self.refuse(pid ^ LETTER_PID, row + 1, number - 1)
+                    self.letters[pid ^ LETTER_PID] = number
             else:
                 self.dead.put(h.first_seq + get32(p + 4), h.first_seq + get32(p + 4))
                 if p[8] == KIND_REMOVE and p[9] == 0:
@@ -110,7 +130,7 @@ cdef class Replay:
     cdef int restore(self, const uint8_t* p, const Head* h, bint only_dying, uint64_t* counts) except -1:
         """Make the live publishes of a batch ready again, or dying, or coming back."""
         cdef uint32_t i, size
-        cdef uint64_t seq
+        cdef uint64_t seq, pid
         cdef Entry e
         p += HEAD
         for i in range(h.records):
@@ -118,6 +138,10 @@ cdef class Replay:
             seq = h.first_seq + get32(p + 4)
             if p[8] == KIND_PUBLISH and seq > self.after and not self.dead.has(seq):
                 if not p[9] & FLAG_PERSISTENT:
+                    pid = get64(p + RECORD + 16)
+                    if is_forwarded(pid):
+                        # Its home node may not have heard that it was taken, and must not hear so now.
+                        self.refuse(pid ^ LETTER_PID, get64(p + RECORD + 24), get64(p + RECORD + 24))
                     self.dead.put(seq, seq)
                     counts[1] += 1
                 elif self.counts and seq in self.counts:

@@ -56,6 +56,8 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     """Of a damaged queue: the first journal file it needs; 0 = the first that all need."""
     counts: list[tuple[int, int]] = []
     """(seq, times) of messages that came back to a queue that counts."""
+    refused: list[tuple[int, list[tuple[int, int]]]] = []
+    """(row, spans) of forwarded publishes that are not there although the row covers them."""
 
 
 class RawPart(NamedTuple):

@@ -10,7 +10,8 @@ Guarantees
 - `dead` holds every seq that is not a live publish; what is not in it must be found again after a crash.
 - `dying` holds what was sent to the dead-letter exchange and is not known to be durable there; it is live
   until its removal is written, purges included, and never ready again.
-- `letters` tells which dead letters this queue has, even if they have left it since.
+- `letters` tells which dead letters and which forwarded publishes this queue has, even if they have left it
+  since; `refused` which of those publishes it does not have although later ones of their home node are there.
 - Every record from `low` on is kept, whatever became of it; `cursors` hold it where it is.
 - The files of a log with `damage` stay as they are until it is repaired or its queue deleted.
 """
@@ -75,8 +76,14 @@ class DurableLog:
         """Highest number of the dead letters in this log, by the id of the queue they died in; and of the
         publishes forwarded by a home node, by its pid with the highest bit set.
         """
+        self.refused: dict[int, RangeSet] = {}
+        """Numbers of forwarded publishes up to the row that are not there: refused, given up by their home
+        node, or transient and dropped by a restart. By pid as in `letters`; known ones leave.
+        """
         self.low = 1
         """Every record from here on is kept: the lowest seq a reader of the whole stream may begin with."""
+        self.last_persistent = 0
+        """The last batch of publishes of this process with a persistent one among them ends here."""
         self.published = 0
         """Publishes written so far."""
         self.written = 0
@@ -103,6 +110,8 @@ class DurableLog:
         )
         self._add(batch, first, count, flush=persistent > 0, now=now)
         self.published += count
+        if persistent:
+            self.last_persistent = self.end
         return first
 
     def settle(self, core: QueueCore, now: Now) -> None:
@@ -173,6 +182,20 @@ class DurableLog:
                 for source, last in self.letters.items()
                 if source & records.PID_OF_LETTERS or source in sources
             }
+
+    def note_given_up(self, row: int, number: int, now: Now) -> None:
+        """Write that a home node will not send its publishes up to this number any more."""
+        self.write_other(records.PUBNOTE, 0, _PAIR.pack(row, number), now, flush=False)
+        self.raise_row(row, number)
+
+    def raise_row(self, row: int, number: int) -> None:
+        """Nothing up to this number is waited for."""
+        self.letters[row] = max(self.letters.get(row, 0), number)
+
+    def forget_row(self, row: int) -> None:
+        """The home node has another process now: this one sends nothing again."""
+        self.letters.pop(row, None)
+        self.refused.pop(row, None)
 
     def bury_purged(self, upto: int, held: Sequence[int]) -> None:
         """Everything up to `upto` is dead but for what is held."""

@@ -232,7 +232,8 @@ class Inspection:
         if segments.read_file_head(data) != segments.identify(name):
             report.faults.append(Fault(name, 0, queue_id, f"the head of {name} is damaged"))
         expected, last = segments.HEAD_BYTES, 0
-        for at, head in batches(data, segments.HEAD_BYTES):
+        # What lies behind was on its way when the machine stopped; the journal still has it.
+        for at, head in batches(data[:size], segments.HEAD_BYTES):
             if at > expected:
                 self._damaged(name, expected, queue_id, report)
             end = records.last_seq(data, at)

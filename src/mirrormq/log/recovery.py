@@ -21,6 +21,7 @@ from mirrormq.base import limits
 from mirrormq.base.types import Seq
 from mirrormq.kernel import records, replay
 from mirrormq.kernel.cores import QueueCore
+from mirrormq.kernel.ranges import RangeSet
 from mirrormq.kernel.replay import Replay
 from mirrormq.log import checkpoint, dying, journal, segments
 from mirrormq.log.disk import Disk, LogRefused
@@ -33,6 +34,7 @@ RECORD_OVERHEAD = 80
 """Bytes of a record that are not its body, about: good enough to know how long a queue is after a restart."""
 
 _U64 = struct.Struct("<Q")
+_PAIR = struct.Struct("<QQ")
 
 
 @dataclass(slots=True)
@@ -174,7 +176,6 @@ class Recovery:
             log.last_wall = learnt.last_wall
             log.last_serial = max(log.last_serial, learnt.last_serial)
             _count(log, learnt)
-            log.forget_letters(self._owners)
             log.dying = {seq: death for seq, death in log.dying.items() if seq not in log.dead}
             log.forget_counts()
             for seq in (*log.dying, *log.counts):
@@ -328,6 +329,7 @@ class Recovery:
         log.note_dying(part.dying)
         log.last_number = part.last_number
         log.letters = dict(part.letters)
+        log.refused = {row: RangeSet(spans) for row, spans in part.refused}
         log.counts = dict(part.counts)
         log.low = part.low or part.end + 1
         log.published, log.written = part.published, part.written
@@ -524,6 +526,7 @@ def _replay(owner: Owner) -> Replay:
 
     made = Replay(owner.core, log.dead, log.set_aside, log.letters, (note_place, log.index.note_epoch))
     made.since, made.index_start, made.counts = owner.since, len(log.index), log.counts
+    made.refused = log.refused
     made.end, made.epoch, made.horizon, made.last_wall = log.end, log.epoch, log.horizon, log.last_wall
     return made
 
@@ -555,6 +558,8 @@ def _apply(log: DurableLog, kind: int, flags: int, payload: bytes) -> None:
         log.note_dying(dying.decode(payload))
     elif kind == records.REQUEUE:
         log.note_counts(payload)
+    elif kind == records.PUBNOTE:
+        log.raise_row(*_PAIR.unpack(payload))
     elif kind == records.CURSOR:
         log.cursors.apply(flags, payload)
     else:

@@ -15,7 +15,7 @@ Nothing of a damaged queue is copied or removed: its part of the checkpoint is w
 the journal files it needs are kept beside the others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now
@@ -53,6 +53,8 @@ class Recycler:
         """The disk is nearly full: whatever is dead is given back at once."""
         self.damaged: Callable[[int, str], None] = _ignore
         """Told of records that cannot be read: the queue (0: nobody can tell whose), and what is wrong."""
+        self.sources: Callable[[], Container[int]] = lambda: logs
+        """The queues of the whole cluster, by log id: letters of others never come again."""
         self.rewritten_bytes = 0
         """Bytes given back by rewriting."""
         self.kept: dict[int, int] = {}
@@ -319,10 +321,11 @@ class Recycler:
         gone += self._swap()
         self._leave_source()
         parts: list[checkpoint.Part] = []
+        sources = self.sources()
         for log in self._logs.values():
             if log.damage is None:
                 gone += self._take_dead(log)
-                log.forget_letters(self._logs)
+                log.forget_letters(sources)
                 parts.append(part_of(log))
                 continue
             if log.frozen is None:
@@ -437,6 +440,7 @@ def part_of(log: DurableLog) -> checkpoint.QueuePart:
         epochs=list(log.index.epochs),
         cursors=log.cursors.cursors(),
         counts=list(log.counts.items()),
+        refused=[(row, numbers.spans_list()) for row, numbers in log.refused.items() if numbers],
         marks=[
             (mark.number, mark.offset, *mark.entry)
             for segment in log.segments.all

@@ -11,6 +11,8 @@ import msgspec
 from mirrormq.meta.records import (
     Binding,
     Exchange,
+    Member,
+    Node,
     Permission,
     Policy,
     Queue,
@@ -18,6 +20,9 @@ from mirrormq.meta.records import (
     User,
     VHost,
 )
+
+HaDefaults = Literal["safe", "rabbitmq"]
+"""What holds where a policy is silent. It is a setting of each node, so a command that asks carries it."""
 
 
 class _Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do"):
@@ -100,11 +105,13 @@ class DeleteExchange(_Command, frozen=True, tag="delete-exchange"):
 class DeclareQueue(_Command, frozen=True, tag="declare-queue"):
     """Create a queue. An existing one is the error `exists`; comparing the two is the broker's work.
 
-    With `or_keep` (imports) an existing one is left as it is and no error.
+    With `or_keep` (imports) an existing one is left as it is and no error. With `members` it is born
+    mirrored, in sync on those that are still live in the start named; `queue.node` has to be one of them.
     """
 
     queue: Queue
     or_keep: bool = False
+    members: tuple[Member, ...] = ()
 
 
 class DeleteQueue(_Command, frozen=True, tag="delete-queue"):
@@ -211,12 +218,113 @@ class ConnectionGone(_Command, frozen=True, tag="connection-gone"):
 class NodeRestarted(_Command, frozen=True, tag="node-restarted"):
     """A node came back: its non-durable and exclusive queues, and non-durable exchanges, are gone.
 
-    `alone`: no other node was running, so this holds for queues of every node name (a container that starts
-    again under a new host name must not meet the locked queues of its former self).
+    `alone`: there is no other node, so this holds for queues of every node name (a container that starts
+    again under a new host name must not meet the locked queues of its former self), and what is left of them
+    is this node's. `start`, `address` and `level` are those of this start.
     """
 
     node: str
     alone: bool = True
+    start: int = 0
+    address: str = ""
+    level: int = 1
+
+
+class PutNode(_Command, frozen=True, tag="put-node"):
+    """A node may join, or has another role from now on."""
+
+    node: Node
+
+
+class ForgetNode(_Command, frozen=True, tag="forget-node"):
+    """A node is no member any more; queues that only it had are gone."""
+
+    name: str
+
+
+class NodeDead(_Command, frozen=True, tag="node-dead"):
+    """This start of a node is certain not to act any more; what lived in its memory only is gone.
+
+    Mirrored queues it was the master of go to their oldest in-sync member that is live and was not restarted.
+    """
+
+    node: str
+    start: int
+    ha_defaults: HaDefaults = "safe"
+
+
+class NodeReturned(_Command, frozen=True, tag="node-returned"):
+    """A start that was declared dead is heard again, and has been told."""
+
+    node: str
+    start: int
+
+
+class SetLevel(_Command, frozen=True, tag="set-level"):
+    """Raise the feature level, which no node can go below from then on."""
+
+    level: int
+
+
+ViewChange = Literal[
+    "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "renew", "stop"
+]
+
+
+class ChangeView(_Command, frozen=True, tag="change-view"):
+    """What the master of a mirrored queue changes in its view, if the view is still that of `epoch`.
+
+    | change | does | `node` is |
+    |---|---|---|
+    | begin | mirrors a queue that never was (epoch 1), on its master only | the master |
+    | add_learner | adds an unsynchronised copy | live in `start`, and not in the view |
+    | remove_learner | takes one away | a learner |
+    | admit | makes a learner, or a restarted member, a member; it is the youngest | live in `start` |
+    | demote | makes a member a learner | a member, but not the master |
+    | remove | takes a member away | a member, but not the master |
+    | transfer | makes a member the master, and the old master the youngest member | live, not restarted |
+    | renew | begins a new epoch with the same members | |
+    | stop | the master goes down and no member can take over: a lossy promotion if allowed, else it waits | |
+    """
+
+    vhost: str
+    name: str
+    id: int
+    epoch: int
+    change: ViewChange
+    node: str = ""
+    start: int = 0
+    ha_defaults: HaDefaults = "safe"
+
+
+class ChangeViews(_Command, frozen=True, tag="change-views"):
+    """Changes of many views, each on its own: one that comes too late is passed over, the others happen."""
+
+    changes: tuple[ChangeView, ...]
+
+
+class PromoteRestarted(_Command, frozen=True, tag="promote-restarted"):
+    """Queues have waited long enough for the members that were not restarted.
+
+    Those that `node` was the master of and that have none now go to the oldest live member, restarted or not;
+    if there is none and the policy allows a loss, to the oldest live learner. `start` is the node's last.
+    """
+
+    node: str
+    start: int
+    ha_defaults: HaDefaults = "safe"
+
+
+class ForcePromote(_Command, frozen=True, tag="force-promote"):
+    """An operator gives a queue without a master to a node, or to the best, at the price of what it lacks.
+
+    A node that is not in sync gets it only if no live one is.
+    """
+
+    vhost: str
+    name: str
+    id: int | None = None
+    node: str = ""
 
 
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -265,5 +373,19 @@ Command = (
     | ClearUserLimits
     | ConnectionGone
     | NodeRestarted
+    | PutNode
+    | ForgetNode
+    | NodeDead
+    | NodeReturned
+    | SetLevel
+    | ChangeView
+    | ChangeViews
+    | PromoteRestarted
+    | ForcePromote
     | Transaction
 )
+
+
+def tag_of(command: Command) -> str:
+    """The name of a command in files."""
+    return str(command.__struct_config__.tag)

@@ -7,6 +7,9 @@ it was stored by other means.
 """
 
 import re
+from functools import lru_cache
+
+from mirrormq.base import limits
 
 _POSIX_CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -44,6 +47,7 @@ def complaint(text: str) -> str | None:
     return None
 
 
+@lru_cache(maxsize=limits.patterns_cached_max)
 def try_pattern(text: str) -> Pattern | None:
     """Compile a stored pattern, or None for one that matches nothing because nobody understands it."""
     return None if complaint(text) else compile_pattern(text)

@@ -1,7 +1,8 @@
 """Policies: which one applies to a queue or exchange, and what it comes to together with an operator policy.
 
 At most one policy and one operator policy apply: the matching ones of highest priority (by name among equals;
-RabbitMQ leaves that open). Numbers set by both are bounded by the operator's; anything else it sets wins.
+RabbitMQ leaves that open). A policy with a setting that queues of a type do not have does not apply to them.
+Numbers set by both are bounded by the operator's; anything else it sets wins.
 """
 
 from typing import Any, NamedTuple
@@ -44,6 +45,10 @@ def matches(policy: Policy, record: Queue | Exchange) -> bool:
     kind = "queues" if isinstance(record, Queue) else "exchanges"
     if policy.vhost != record.vhost or policy.apply_to not in ("all", kind):
         return False
+    if isinstance(record, Queue):
+        is_quorum = record.arguments.get("x-queue-type") == "quorum"
+        if not policy_keys.is_applicable(policy.definition, "quorum" if is_quorum else "classic"):
+            return False
     pattern = try_pattern(policy.pattern)
     return pattern is not None and pattern.search(record.name.encode()) is not None
 

@@ -7,6 +7,7 @@ silently.
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -28,9 +29,33 @@ def problems(definition: Table, *, operator: bool) -> list[str]:
     return found + _mirroring_problems(definition)
 
 
+def is_applicable(definition: Table, queue_type: str) -> bool:
+    """Whether a policy can apply to queues of a type: one setting they do not have keeps all of it away.
+
+    Without `ha-mode` only quorum queues are mirrored, so only they have what refines that.
+    """
+    if queue_type == "classic" and "ha-mode" not in definition and not _REFINING.isdisjoint(definition):
+        return False
+    return _FOREIGN[queue_type].isdisjoint(definition)
+
+
+def size_of(value: Any) -> int | None:
+    """Bytes, as a number or with a unit as in 100MiB (binary) and 100MB (decimal); None if it is neither."""
+    if _is_integer(value, 0):
+        return int(value)
+    found = re.fullmatch(r"(\d{1,12})\s*([A-Za-z]{0,3})", value) if isinstance(value, str) else None
+    if found is None or found[2].lower() not in _SIZE_UNITS:
+        return None
+    return int(found[1]) * _SIZE_UNITS[found[2].lower()]
+
+
 def _mirroring_problems(definition: Table) -> list[str]:
-    """`ha-params` must fit `ha-mode`."""
-    mode = definition.get("ha-mode", "all")
+    """`ha-params` must fit `ha-mode`, and what RabbitMQ has of it does not work without `ha-mode`."""
+    if "ha-mode" not in definition:
+        needy = any(key.startswith("ha-") and key not in _REFINING for key in definition)
+        words = "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+        return [words] if needy else []
+    mode = definition["ha-mode"]
     params = definition.get("ha-params")
     if mode == "all" and params is not None:
         return ['ha-mode="all" does not take parameters']
@@ -69,8 +94,31 @@ def _anything(value: Any) -> bool:
     return value is not None
 
 
+def _size(value: Any) -> bool:
+    return size_of(value) is not None
+
+
+_SIZE_UNITS: dict[str, int] = {"": 1} | {
+    letter + ending: base**power
+    for power, letter in enumerate("kmgt", 1)
+    for ending, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+_REFINING = frozenset({"ha-min-in-sync", "ha-mirror-timeout", "ha-replace-delay", "ha-sync-max-throughput"})
+"""Settings of ours that refine how a queue is mirrored; quorum queues have them, too."""
+
 _PROMOTE = ("always", "when-synced")
-_LOCATORS = ("client-local", "balanced", "random", "least-leaders", "min-masters")
+LOCATORS = (
+    "client-local",
+    "min-masters",
+    "random",
+    "balanced",
+    "least-leaders",
+    "round-robin",
+    "least-connections",
+    "least-messages",
+)
+"""How the master of a new queue may be chosen: RabbitMQ's words for classic and quorum queues, and ours."""
 
 _KEYS: dict[str, tuple[Check, str]] = {
     "alternate-exchange": (_text, "{} is not a valid alternate exchange name"),
@@ -86,6 +134,8 @@ _KEYS: dict[str, tuple[Check, str]] = {
     "federation-upstream": (_text, "{} is not a valid federation upstream"),
     "federation-upstream-pattern": (_text, "{} is not a valid federation upstream pattern"),
     "federation-upstream-set": (_text, "{} is not a valid federation upstream set"),
+    "ha-min-in-sync": (_at_least(1), "ha-min-in-sync takes an integer greater than 0, {} given"),
+    "ha-mirror-timeout": (_at_least(1), "ha-mirror-timeout takes milliseconds greater than 0, {} given"),
     "ha-mode": (_one_of("all", "exactly", "nodes"), "{} is not a valid ha-mode value"),
     "ha-params": (_anything, "{} is not a valid ha-params value"),
     "ha-promote-on-failure": (
@@ -96,7 +146,12 @@ _KEYS: dict[str, tuple[Check, str]] = {
         _one_of(*_PROMOTE),
         'ha-promote-on-shutdown must be "always" or "when-synced", got {}',
     ),
+    "ha-replace-delay": (_at_least(0), "ha-replace-delay takes milliseconds, {} given"),
     "ha-sync-batch-size": (_at_least(1), "ha-sync-batch-size takes an integer greater than 0, {} given"),
+    "ha-sync-max-throughput": (
+        _size,
+        "ha-sync-max-throughput takes bytes per second such as 1048576 or 100MiB, {} given",
+    ),
     "ha-sync-mode": (
         _one_of("automatic", "manual"),
         'ha-sync-mode must be "manual" or "automatic", got {}',
@@ -112,14 +167,33 @@ _KEYS: dict[str, tuple[Check, str]] = {
         _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
         "{} is not a valid overflow value",
     ),
-    "queue-leader-locator": (_one_of(*_LOCATORS), "{} is not a valid queue leader locator value"),
-    "queue-master-locator": (_one_of(*_LOCATORS), "{} invalid queue-master-locator value"),
+    "queue-leader-locator": (_one_of(*LOCATORS), "{} is not a valid queue leader locator value"),
+    "queue-master-locator": (_one_of(*LOCATORS), "{} invalid queue-master-locator value"),
     "queue-mode": (_one_of("default", "lazy"), "{} is not a valid queue-mode value"),
     "queue-version": (_one_of(1, 2), "{} is not a valid queue-version value"),
     "routing-key": (_text, "{} is not a valid routing key"),
     "shards-per-node": (_at_least(1), "{} is not a valid number of shards"),
     "stream-max-segment-size-bytes": (_at_least(0), "{} is not a valid segment size"),
 }
+
+_STREAM_KEYS = frozenset({"initial-cluster-size", "max-age", "stream-max-segment-size-bytes"})
+
+_FOREIGN: dict[str, frozenset[str]] = {
+    "classic": _STREAM_KEYS | {"dead-letter-strategy"},
+    "quorum": _STREAM_KEYS
+    | {
+        "ha-mode",
+        "ha-params",
+        "ha-promote-on-failure",
+        "ha-promote-on-shutdown",
+        "ha-sync-mode",
+        "queue-master-locator",
+        "queue-mode",
+    },
+}
+"""Settings that queues of a type do not have, as in RabbitMQ; `delivery-limit` and `queue-leader-locator` are
+for classic queues, too.
+"""
 
 _OPERATOR_KEYS = frozenset(
     {

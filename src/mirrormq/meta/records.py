@@ -145,6 +145,73 @@ class Queue(_Record, frozen=True, tag="queue"):
         return self.durable and not self.exclusive
 
 
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """An in-sync copy of a mirrored queue: it holds everything that was ever confirmed.
+
+    `start` is the start of the node that the entry speaks of; `FORGOTTEN` if the node has been forgotten.
+    `is_restarted`: the node was started again since, so it holds all that was flushed but nothing that was
+    only received.
+    """
+
+    node: str
+    start: int
+    is_restarted: bool = False
+
+
+class Learner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """A copy that is not in sync. `is_restarted`: its node was started again since it was added."""
+
+    node: str
+    start: int
+    is_restarted: bool = False
+
+
+FORGOTTEN = -1
+"""The start in the entry of a forgotten node: none that comes later under its name is taken for it."""
+
+
+class View(_Record, frozen=True, tag="view"):
+    """Who has a mirrored queue. A queue that was never mirrored has none, and is in epoch 1.
+
+    `epoch` grows by one with every change. `members` are the in-sync ones: the master first, then in the
+    order in which they joined; `learners` are in that order, too. `since` is the epoch in which the master
+    took over. `drops_transient`: it took over after a restart, so the EPOCH record with which it begins drops
+    transient messages. `last_in_sync` are the members that lossy promotions passed over, `losses` counts
+    those promotions. `is_stopped`: the master went down in good order, and no mirror was in sync.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    log_id: int
+    epoch: int
+    master: str
+    members: tuple[Member, ...]
+    learners: tuple[Learner, ...] = ()
+    since: int = 1
+    drops_transient: bool = False
+    last_in_sync: tuple[Member, ...] = ()
+    losses: int = 0
+    is_stopped: bool = False
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Key in its table: that of the queue."""
+        return (self.vhost, self.name)
+
+    def is_led_by(self, node: str, start: int) -> bool:
+        """May this start of a node act as the master in this epoch, as long as it holds a lease?"""
+        return self.members[0] == Member(node, start)
+
+    def member(self, node: str) -> Member | None:
+        """The entry of an in-sync node."""
+        return next((entry for entry in self.members if entry.node == node), None)
+
+    def learner(self, node: str) -> Learner | None:
+        """The entry of a node that is not in sync."""
+        return next((entry for entry in self.learners if entry.node == node), None)
+
+
 BindingId = tuple[str, str, str, str, str, bytes]
 
 
@@ -217,19 +284,59 @@ class GlobalParameter(_Record, frozen=True, tag="global-parameter"):
         return self.name
 
 
-class Session(_Record, frozen=True, tag="session"):
-    """The last command of a node that was applied: `start` counts the starts of its data folder, `number` the
-    commands since then. A command that is proposed again after a fail-over is recognised by it.
+class Node(_Record, frozen=True, tag="node"):
+    """A node of the cluster: how the others reach it, and what the cluster knows of it.
+
+    `role` is the one it is meant to have among those who vote on the metadata; it begins as a non-voter.
+    `start` counts the starts of its data folder; `is_live`: that start has not been declared dead.
+    `level` is the highest feature level its software knows.
     """
 
-    node: str
-    start: int
-    number: int
+    name: str
+    address: str = ""
+    role: str = "voter"
+    start: int = 0
+    is_live: bool = False
+    level: int = 1
 
     @property
     def identity(self) -> str:
         """Key in its table."""
-        return self.node
+        return self.name
+
+
+class Level(_Record, frozen=True, tag="level"):
+    """The feature level of the cluster: what all its nodes may use, and new ones must know."""
+
+    level: int
+
+    @property
+    def identity(self) -> str:
+        """Key in its table, which holds one record."""
+        return "level"
+
+
+class Session(_Record, frozen=True, tag="session"):
+    """The last command of a node that was applied: `start` counts the starts of its data folder, `number` the
+    commands since then. A command that is proposed again after a fail-over is recognised by it.
+
+    `folder` is the identity of the data folder: a node that comes back under its name with a new one counts
+    from the beginning. `since` is the index of the first command of that folder. `refused` are the last
+    commands that came to nothing: number, error and detail. A node that learns of its commands by a snapshot
+    finds their outcome there.
+    """
+
+    node: str
+    folder: bytes
+    since: int
+    start: int
+    number: int
+    refused: tuple[tuple[int, str, str], ...] = ()
+
+    @property
+    def identity(self) -> tuple[str, bytes]:
+        """Key in its table."""
+        return (self.node, self.folder)
 
 
 Record = (
@@ -239,11 +346,14 @@ Record = (
     | Permission
     | TopicPermission
     | Exchange
+    | View
     | Queue
     | Binding
     | Policy
     | Parameter
     | GlobalParameter
+    | Node
+    | Level
     | Session
 )
 

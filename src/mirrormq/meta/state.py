@@ -9,7 +9,7 @@ even when a watcher issues a further one. `apply` is both at once, for those who
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mirrormq.meta import accounts, commands, topology
+from mirrormq.meta import accounts, commands, members, topology, views
 from mirrormq.meta.codec import decode_capture, encode_capture
 from mirrormq.meta.passwords import algorithm_of
 from mirrormq.meta.records import Permission, Record, User, VHost
@@ -22,7 +22,8 @@ class Outcome(NamedTuple):
     """What became of a command.
 
     `error` is one of: `exists`, `missing`, `in_use`, `reserved`, `limit`, `no_vhost`, `no_user`, `no_source`,
-    `no_destination`, `guard`. `record` is what was put, deleted or found in the way; `detail` is in words.
+    `no_destination`, `guard`, `unknown` (it may have happened). `record` is what was put, deleted or found in
+    the way; `detail` is in words.
     """
 
     ok: bool
@@ -184,5 +185,14 @@ _RULES: dict[type, Callable[[Tables, Any], Record | None]] = {
     commands.SetUserLimits: accounts.set_user_limits,
     commands.ClearUserLimits: accounts.clear_user_limits,
     commands.ConnectionGone: topology.connection_gone,
-    commands.NodeRestarted: topology.node_restarted,
+    commands.NodeRestarted: members.node_restarted,
+    commands.PutNode: members.put_node,
+    commands.ForgetNode: members.forget_node,
+    commands.NodeDead: members.node_dead,
+    commands.NodeReturned: members.node_returned,
+    commands.SetLevel: members.set_level,
+    commands.ChangeView: views.change_view,
+    commands.ChangeViews: views.change_views,
+    commands.PromoteRestarted: views.promote_restarted,
+    commands.ForcePromote: views.force_promote,
 }

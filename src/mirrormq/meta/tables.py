@@ -14,6 +14,8 @@ from mirrormq.meta.records import (
     DestinationType,
     Exchange,
     GlobalParameter,
+    Level,
+    Node,
     Parameter,
     Permission,
     Policy,
@@ -24,6 +26,7 @@ from mirrormq.meta.records import (
     User,
     VHost,
     VHostLimits,
+    View,
 )
 
 
@@ -57,15 +60,20 @@ class Tables:
         self.permissions: dict[tuple[str, str], Permission] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
         self.exchanges: dict[tuple[str, str], Exchange] = {}
+        self.views: dict[tuple[str, str], View] = {}
         self.queues: dict[tuple[str, str], Queue] = {}
         self.bindings: dict[BindingId, Binding] = {}
         self.policies: dict[tuple[str, str, bool], Policy] = {}
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.global_parameters: dict[str, GlobalParameter] = {}
-        self.sessions: dict[str, Session] = {}
+        self.nodes: dict[str, Node] = {}
+        self.levels: dict[str, Level] = {}
+        self.sessions: dict[tuple[str, bytes], Session] = {}
         self.last_id = 0
         self.changes: list[Change] = []
         self._ranked: dict[tuple[str, bool], tuple[Policy, ...]] = {}
+        self._views_of: dict[str, dict[tuple[str, str], None]] = {}
+        self._views_unled: dict[tuple[str, str], None] = {}
         self._tables: dict[type, dict[Any, Any]] = {
             VHost: self.vhosts,
             VHostLimits: self.vhost_limits,
@@ -73,11 +81,14 @@ class Tables:
             Permission: self.permissions,
             TopicPermission: self.topic_permissions,
             Exchange: self.exchanges,
+            View: self.views,  # before the queue, so that whoever hears of that finds its view heard of
             Queue: self.queues,
             Binding: self.bindings,
             Policy: self.policies,
             Parameter: self.parameters,
             GlobalParameter: self.global_parameters,
+            Node: self.nodes,
+            Level: self.levels,
             Session: self.sessions,
         }
         self._indexes: dict[str, dict[Any, dict[Any, Any]]] = {
@@ -93,17 +104,23 @@ class Tables:
         before = table.get(identity)
         if before == record:
             return
-        if before is not None:
-            self._unindex(before, identity)
         table[identity] = record
-        self._index(record, identity)
+        if isinstance(record, View):
+            self._index_view(record.identity, before, record)
+        elif before is None:
+            self._index(record, identity)
+        else:
+            self._reindex(before, record, identity)
         self.changes.append(Change("put", record, before))
 
     def drop(self, record: Record) -> None:
         """Remove a record that is in its table."""
         identity = record.identity
         del self._tables[type(record)][identity]
-        self._unindex(record, identity)
+        if isinstance(record, View):
+            self._index_view(record.identity, record, None)
+        else:
+            self._unindex(record, identity)
         self.changes.append(Change("delete", record))
 
     def take_changes(self) -> list[Change]:
@@ -123,17 +140,39 @@ class Tables:
         self.changes.clear()
 
     def become(self, last_id: int, records: Iterable[Record]) -> list[Change]:
-        """Hold exactly these records; returns what that changed, in an order that watchers can follow."""
+        """Hold exactly these records, in their order; returns what that changed, as watchers can follow it.
+
+        A queue or exchange with another id is not the one of that name that was here: it was deleted and
+        declared again meanwhile, and its bindings with it.
+        """
         assert not self.changes, self.changes
         wanted = {(type(record), record.identity): record for record in records}
+        renewed: set[tuple[str, str, str]] = set()
+        declared: list[Queue | Exchange] = [*self.queues.values(), *self.exchanges.values()]
+        for record in declared:
+            after = wanted.get((type(record), record.identity))
+            if isinstance(after, Queue | Exchange) and after.id != record.id:
+                renewed.add((record.vhost, "queue" if isinstance(record, Queue) else "exchange", record.name))
         # Those that refer to others go first and come last.
-        for record in reversed(list(self.records())):
-            if (type(record), record.identity) not in wanted:
-                self.drop(record)
-        for record in wanted.values():
-            self.put(record)
+        for old in reversed(list(self.records())):
+            if (type(old), old.identity) not in wanted or not renewed.isdisjoint(_objects_of(old)):
+                self.drop(old)
+        for new in wanted.values():
+            self.put(new)
         self.last_id = last_id
+        self._reorder(wanted.values())
         return self.take_changes()
+
+    def _reorder(self, records: Iterable[Record]) -> None:
+        """Put what is held in the order it has on the nodes that saw it come."""
+        for table in (*self._tables.values(), *self._indexes.values(), self._views_of, self._views_unled):
+            table.clear()
+        for record in records:
+            self._tables[type(record)][record.identity] = record
+            if isinstance(record, View):
+                self._index_view(record.identity, None, record)
+            else:
+                self._index(record, record.identity)
 
     def next_id(self) -> int:
         """A number no queue or exchange has had before."""
@@ -154,6 +193,23 @@ class Tables:
     def queues_in(self, vhost: str) -> Collection[Queue]:
         """Queues of a vhost in order of declaration."""
         return self._find("queues_in", vhost)
+
+    def queues_on(self, node: str) -> Collection[Queue]:
+        """Queues that have their master on a node."""
+        return self._find("queues_on", node)
+
+    def views_led_by(self, node: str) -> list[View]:
+        """Views of the mirrored queues that have their master on a node."""
+        found = (self.views.get(queue.identity) for queue in self.queues_on(node))
+        return [view for view in found if view is not None]
+
+    def views_unled(self) -> list[View]:
+        """Views whose master was started again and has not been made the master since."""
+        return [self.views[identity] for identity in self._views_unled]
+
+    def views_of(self, node: str) -> list[View]:
+        """Views in which a node is the master, a member, a learner or remembered as a former member."""
+        return [self.views[identity] for identity in self._views_of.get(node, ())]
 
     def bindings_in(self, vhost: str) -> Collection[Binding]:
         """Bindings of a vhost in order of creation; those of the default exchange are implied, not stored."""
@@ -200,19 +256,64 @@ class Tables:
         """Topic permissions of all users in a vhost."""
         return self._find("topic_permissions_in", vhost)
 
+    def limited_users(self) -> Collection[User]:
+        """Users that have limits."""
+        return self._find("users_by_limits", True)
+
     def queues_owned_by(self, owner: int) -> Collection[Queue]:
         """Exclusive queues of a connection."""
         return self._find("queues_owned_by", owner)
 
+    @property
+    def level(self) -> int:
+        """The feature level of the cluster."""
+        found = self.levels.get("level")
+        return found.level if found is not None else 1
+
     def _find(self, index: str, key: object) -> Collection[Any]:
         found = self._indexes[index].get(key)
         return () if found is None else found.values()
+
+    def _index_view(self, identity: tuple[str, str], before: View | None, after: View | None) -> None:
+        """Most changes of a view leave the nodes in it as they are, and then there is little to do."""
+        if after is not None and after.members[0].is_restarted:
+            self._views_unled[identity] = None
+        else:
+            self._views_unled.pop(identity, None)
+        old, new = _nodes_of(before), _nodes_of(after)
+        if old == new:
+            return
+        for node in old:
+            if node not in new:
+                found = self._views_of[node]
+                del found[identity]
+                if not found:
+                    del self._views_of[node]
+        for node in new:
+            if node not in old:
+                self._views_of.setdefault(node, {})[identity] = None
 
     def _index(self, record: Record, identity: object) -> None:
         if isinstance(record, Policy):
             self._ranked.pop((record.vhost, record.operator), None)
         for name, key_of in _INDEXES[type(record)]:
             self._indexes[name].setdefault(key_of(record), {})[identity] = record
+
+    def _reindex(self, before: Record, record: Record, identity: object) -> None:
+        """Put a record in the place of another. Where the key is the same, its place in the order is, too."""
+        if isinstance(record, Policy):
+            self._ranked.pop((record.vhost, record.operator), None)
+        for name, key_of in _INDEXES[type(record)]:
+            index = self._indexes[name]
+            old, new = key_of(before), key_of(record)
+            if old != new:
+                found = index[old]
+                del found[identity]
+                if not found:
+                    del index[old]
+                if new not in index:
+                    index[new] = {}
+            index[new][identity] = record
 
     def _unindex(self, record: Record, identity: object) -> None:
         if isinstance(record, Policy):
@@ -226,17 +327,47 @@ class Tables:
                 del index[key]
 
 
+def _objects_of(record: Record) -> tuple[tuple[str, str, str], ...]:
+    """The queues and exchanges a record cannot outlive, as (vhost, kind, name)."""
+    if isinstance(record, Binding):
+        return (
+            (record.vhost, record.destination_type, record.destination),
+            (record.vhost, "exchange", record.source),
+        )
+    if isinstance(record, Queue | View):
+        return ((record.vhost, "queue", record.name),)
+    if isinstance(record, Exchange):
+        return ((record.vhost, "exchange", record.name),)
+    return ()
+
+
+def _nodes_of(view: View | None) -> set[str]:
+    """Nodes that are named in a view."""
+    if view is None:
+        return set()
+    nodes = {entry.node for entry in view.members}
+    if view.learners:
+        nodes.update([entry.node for entry in view.learners])
+    if view.last_in_sync:
+        nodes.update([entry.node for entry in view.last_in_sync])
+    return nodes
+
+
 _INDEXES: dict[type, tuple[tuple[str, Callable[[Any], object]], ...]] = {
     VHost: (),
     VHostLimits: (),
-    User: (),
+    User: (("users_by_limits", lambda u: bool(u.limits)),),
     Permission: (("permissions_of", lambda p: p.user), ("permissions_in", lambda p: p.vhost)),
     TopicPermission: (
         ("topic_permissions_of", lambda p: p.user),
         ("topic_permissions_in", lambda p: p.vhost),
     ),
     Exchange: (("exchanges_in", lambda x: x.vhost),),
-    Queue: (("queues_in", lambda q: q.vhost), ("queues_owned_by", lambda q: q.owner)),
+    Queue: (
+        ("queues_in", lambda q: q.vhost),
+        ("queues_owned_by", lambda q: q.owner),
+        ("queues_on", lambda q: q.node),
+    ),
     Binding: (
         ("bindings_in", lambda b: b.vhost),
         ("bindings_from", lambda b: (b.vhost, b.source)),
@@ -245,5 +376,7 @@ _INDEXES: dict[type, tuple[tuple[str, Callable[[Any], object]], ...]] = {
     Policy: (("policies_in", lambda p: p.vhost),),
     Parameter: (("parameters_in", lambda p: p.vhost),),
     GlobalParameter: (),
+    Node: (),
+    Level: (),
     Session: (),
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mirrormq.meta import commands
+from mirrormq.meta import commands, views
 from mirrormq.meta.records import Binding, Exchange, Queue, Record, VHost
 from mirrormq.meta.tables import Refused, Tables
 
@@ -46,6 +46,7 @@ def delete_vhost(tables: Tables, command: commands.DeleteVHost) -> Record:
     contents: tuple[Iterable[Record], ...] = (
         tables.bindings_in(name),
         tables.queues_in(name),
+        [view for queue in tables.queues_in(name) if (view := tables.views.get(queue.identity))],
         tables.exchanges_in(name),
         tables.policies_in(name),
         tables.parameters_in(name),
@@ -86,9 +87,9 @@ def delete_exchange(tables: Tables, command: commands.DeleteExchange) -> Record:
         raise Refused("in_use", f"exchange '{command.name}' in vhost '{command.vhost}' in use", exchange)
     for binding in list(tables.bindings_from(command.vhost, command.name)):
         tables.drop(binding)
-    emptied = _drop_bindings(tables, tables.bindings_to(command.vhost, "exchange", command.name))
+    emptied = drop_bindings(tables, tables.bindings_to(command.vhost, "exchange", command.name))
     tables.drop(exchange)
-    _auto_delete(tables, emptied)
+    auto_delete(tables, emptied)
     return exchange
 
 
@@ -109,6 +110,8 @@ def declare_queue(tables: Tables, command: commands.DeclareQueue) -> Record:
             f"queue limit in vhost '{wanted.vhost}' ({limit}) is reached",
         )
     queue = msgspec.structs.replace(wanted, id=tables.next_id())
+    if command.members:
+        views.begin_mirrored(tables, queue, command.members)
     tables.put(queue)
     return queue
 
@@ -118,7 +121,7 @@ def delete_queue(tables: Tables, command: commands.DeleteQueue) -> Record:
     queue = tables.queues.get((command.vhost, command.name))
     if queue is None or command.id not in (None, queue.id):
         raise Refused("missing", f"no queue '{command.name}' in vhost '{command.vhost}'")
-    _auto_delete(tables, _drop_queue(tables, queue))
+    auto_delete(tables, drop_queue(tables, queue))
     return queue
 
 
@@ -148,7 +151,7 @@ def unbind(tables: Tables, command: commands.Unbind) -> Record:
             "missing", f"no binding '{wanted.routing_key}' from '{wanted.source}' to '{wanted.destination}'"
         )
     tables.drop(existing)
-    _auto_delete(tables, {(existing.vhost, existing.source): None})
+    auto_delete(tables, {(existing.vhost, existing.source): None})
     return existing
 
 
@@ -157,23 +160,8 @@ def connection_gone(tables: Tables, command: commands.ConnectionGone) -> None:
     emptied: dict[tuple[str, str], None] = {}
     for queue in list(tables.queues_owned_by(command.owner)):
         if queue.exclusive and (not command.node or queue.node == command.node):
-            emptied |= _drop_queue(tables, queue)
-    _auto_delete(tables, emptied)
-
-
-def node_restarted(tables: Tables, command: commands.NodeRestarted) -> None:
-    """Drop what does not outlive a restart. A durable auto-delete exchange stays, even without bindings."""
-    for queue in list(tables.queues.values()):
-        if not queue.outlives_restart and (command.alone or queue.node == command.node):
-            _drop_queue(tables, queue)
-    if not command.alone:
-        return
-    for exchange in list(tables.exchanges.values()):
-        if not exchange.durable:
-            for binding in list(tables.bindings_from(exchange.vhost, exchange.name)):
-                tables.drop(binding)
-            _drop_bindings(tables, tables.bindings_to(exchange.vhost, "exchange", exchange.name))
-            tables.drop(exchange)
+            emptied |= drop_queue(tables, queue)
+    auto_delete(tables, emptied)
 
 
 def vhost_limit(tables: Tables, vhost: str, name: str) -> int | None:
@@ -201,13 +189,17 @@ def _check_ends(tables: Tables, binding: Binding) -> None:
         )
 
 
-def _drop_queue(tables: Tables, queue: Queue) -> dict[tuple[str, str], None]:
-    emptied = _drop_bindings(tables, tables.bindings_to(queue.vhost, "queue", queue.name))
+def drop_queue(tables: Tables, queue: Queue) -> dict[tuple[str, str], None]:
+    """Drop a queue with its bindings and its view; returns the exchanges that lost one."""
+    emptied = drop_bindings(tables, tables.bindings_to(queue.vhost, "queue", queue.name))
     tables.drop(queue)
+    view = tables.views.get(queue.identity)
+    if view is not None:
+        tables.drop(view)
     return emptied
 
 
-def _drop_bindings(tables: Tables, bindings: Iterable[Binding]) -> dict[tuple[str, str], None]:
+def drop_bindings(tables: Tables, bindings: Iterable[Binding]) -> dict[tuple[str, str], None]:
     """Drop bindings and return their sources, each once and in order (a dict, because sets have none)."""
     sources: dict[tuple[str, str], None] = {}
     for binding in list(bindings):
@@ -216,7 +208,7 @@ def _drop_bindings(tables: Tables, bindings: Iterable[Binding]) -> dict[tuple[st
     return sources
 
 
-def _auto_delete(tables: Tables, sources: dict[tuple[str, str], None]) -> None:
+def auto_delete(tables: Tables, sources: dict[tuple[str, str], None]) -> None:
     """Delete auto-delete exchanges that just lost their last binding, and then what that empties in turn.
 
     A loop, not a recursion: a long chain of exchanges must not meet Python's stack limit.
@@ -227,6 +219,6 @@ def _auto_delete(tables: Tables, sources: dict[tuple[str, str], None]) -> None:
         exchange = tables.exchanges.get(identity)
         if exchange is None or not exchange.auto_delete or tables.bindings_from(*identity):
             continue
-        emptied = _drop_bindings(tables, tables.bindings_to(exchange.vhost, "exchange", exchange.name))
+        emptied = drop_bindings(tables, tables.bindings_to(exchange.vhost, "exchange", exchange.name))
         tables.drop(exchange)
         waiting.extend(emptied)

@@ -3,22 +3,20 @@ log, answers.
 
 An answer comes when the change is flushed, so it may come later than the call. Checks and texts are
 RabbitMQ's, since scripts match on them. Requests are grouped by what they are about: `admin_access`,
-`admin_policies`, `admin_objects`; vhosts and the node itself are here.
+`admin_policies`, `admin_objects`, `admin_live`, `admin_cluster`; vhosts and the node itself are here.
 """
 
-import re
 from typing import Any, Protocol
 
 import msgspec
 
-from mirrormq.base import limits
-from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import commands, records
 from mirrormq.meta.access import Access
-from mirrormq.node import admin_access, admin_objects, admin_policies, requests
+from mirrormq.node import admin_access, admin_cluster, admin_live, admin_objects, admin_policies, requests
 from mirrormq.node.effects import Effects
-from mirrormq.node.report import Row, Source, connection_pid
+from mirrormq.node.inquiry import Inquiries
+from mirrormq.node.report import Row, Source
 from mirrormq.node.steps import Answer, Done, Operation, Propose, Refusal, Steps, Waiting, run
 
 QUEUE_TYPES = ("", "undefined", "classic", "quorum")
@@ -30,6 +28,8 @@ class AdminHost(Source, Waiting, Protocol):
     settings: BrokerSettings
     effects: Effects
     access: Access
+    inquiries: Inquiries
+    """Questions to other nodes."""
 
 
 class Admin:
@@ -82,38 +82,7 @@ def delete_vhost(host: AdminHost, request: requests.DeleteVHost) -> Steps:
     return {}
 
 
-# --- connections and the node ---
-
-
-def close_connection(host: AdminHost, request: requests.CloseConnection) -> Row:
-    """Close one connection with CONNECTION_FORCED."""
-    found = find_connection(host, request.connection)
-    found.force_close(_short_reason(request.reason))
-    return {"closed": 1}
-
-
-def close_connections(host: AdminHost, request: requests.CloseConnections) -> Row:
-    """Close connections with CONNECTION_FORCED."""
-    if request.vhost is not None:
-        admin_access.need_vhost(host.state, request.vhost)
-    if request.user is not None:
-        admin_access.need_user(host.state, request.user)
-    closed = 0
-    for found in list(host.connections.values()):
-        if request.limit and closed == request.limit:
-            break
-        if request.user not in (None, found.user):
-            continue
-        if request.vhost is not None and (found.vhost is None or found.vhost.name != request.vhost):
-            continue
-        found.force_close(_short_reason(request.reason))
-        closed += 1
-    return {"closed": closed}
-
-
-def _short_reason(text: str) -> str:
-    """What fits behind CONNECTION_FORCED in a short string."""
-    return text.encode("utf-8", "replace")[: limits.close_reason_bytes_max].decode("utf-8", "ignore")
+# --- the node ---
 
 
 def stop(host: AdminHost, request: requests.Stop) -> Row:
@@ -122,28 +91,15 @@ def stop(host: AdminHost, request: requests.Stop) -> Row:
     return {}
 
 
-def find_connection(host: Source, name: str) -> Connection:
-    """The connection with this pid or this name."""
-    match = re.fullmatch(r"<.+\.1\.(\d+)\.0>", name)
-    if match is not None and name == connection_pid(host.node_name, int(match[1])):
-        found = host.connections.get(int(match[1]))
-        if found is not None:
-            return found
-    for candidate in host.connections.values():
-        if candidate.name == name:
-            return candidate
-    raise Refusal("no_such_connection", f"no connection '{name}'; list_connections shows pids and names")
-
-
 OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.AddVHost: add_vhost,
     requests.DeleteVHost: delete_vhost,
-    requests.CloseConnection: close_connection,
-    requests.CloseConnections: close_connections,
     requests.Stop: stop,
     **admin_access.OPERATIONS,
+    **admin_live.OPERATIONS,
     **admin_policies.OPERATIONS,
     **admin_objects.OPERATIONS,
+    **admin_cluster.OPERATIONS,
 }
 
-__all__ = ["OPERATIONS", "Admin", "AdminHost", "Answer", "find_connection"]
+__all__ = ["OPERATIONS", "Admin", "AdminHost", "Answer"]

@@ -5,6 +5,8 @@ A user needs the same permissions as over AMQP; the node's own key (no actor) ne
 
 from typing import Any, Protocol
 
+import msgspec
+
 from mirrormq.base.errors import access_refused, precondition_failed
 from mirrormq.base.types import Now
 from mirrormq.broker import arguments, exchange
@@ -34,6 +36,10 @@ class Host(Protocol):
     @property
     def state(self) -> MetaState:
         """The metadata."""
+        ...
+
+    def place(self, queue: records.Queue) -> str:
+        """The node where a queue that is about to be declared is to have its master."""
         ...
 
 
@@ -79,8 +85,8 @@ def declare_queue(host: Host, request: requests.DeclareQueue) -> Steps:
         durable=request.durable,
         auto_delete=request.auto_delete,
         arguments=table,
-        node=host.node_name,
     )
+    record = msgspec.structs.replace(record, node=host.place(record))
     outcome = yield Propose(commands.DeclareQueue(record), wait=request.durable)
     expect(outcome, "exists")
     return {"created": outcome.ok}

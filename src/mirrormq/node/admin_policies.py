@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import msgspec
+
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError
 from mirrormq.broker import arguments, exchange
@@ -21,6 +23,10 @@ class Host(Protocol):
     @property
     def state(self) -> MetaState:
         """The metadata."""
+        ...
+
+    def place(self, queue: records.Queue) -> str:
+        """The node where a queue that is about to be declared is to have its master."""
         ...
 
 
@@ -137,9 +143,17 @@ def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps
     last = len(wanted) - 1
     for at, command in enumerate(wanted):
         is_slice_end = at == last or at % limits.import_slice_max == limits.import_slice_max - 1
-        outcome = yield Propose(command, wait=is_slice_end)
+        outcome = yield Propose(_placed(host, command), wait=is_slice_end)
         expect(outcome)
     return {"commands": len(wanted)}
+
+
+def _placed(host: Host, command: commands.Command) -> commands.Command:
+    """Choose the master of a queue now that the policies of the file, and the queues before it, are there."""
+    if not isinstance(command, commands.DeclareQueue) or command.queue.identity in host.state.queues:
+        return command
+    queue = msgspec.structs.replace(command.queue, node=host.place(command.queue))
+    return msgspec.structs.replace(command, queue=queue)
 
 
 def _complaint(record: records.Queue | records.Exchange) -> str | None:

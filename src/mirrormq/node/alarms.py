@@ -1,11 +1,8 @@
-"""Alarms: what the machine runs short of, and when that holds publishers."""
+"""Alarms: what the machine runs short of. Publishers of all nodes are held for it (node/news.py)."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mirrormq.broker.host import BrokerSettings
-
-if TYPE_CHECKING:
-    from mirrormq.broker.connection import Connection
 
 
 class Alarmed(Protocol):
@@ -13,7 +10,6 @@ class Alarmed(Protocol):
 
     settings: BrokerSettings
     alarms: set[str]
-    connections: "dict[int, Connection]"
 
     def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
@@ -37,5 +33,3 @@ def _set(node: Alarmed, name: str, raised: bool) -> None:
     else:
         node.alarms.discard(name)
         node.note("info", f"{name} alarm cleared: publishers go on", alarm=name)
-    for connection in list(node.connections.values()):
-        connection.flow.on_alarm()

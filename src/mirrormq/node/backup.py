@@ -13,7 +13,6 @@ from mirrormq.log import journal
 from mirrormq.log.disk import ReadDone
 from mirrormq.log.journal import Journal
 from mirrormq.log.recycler import Recycler
-from mirrormq.meta.store import MetaStore
 
 
 class Image(NamedTuple):
@@ -27,13 +26,25 @@ class Image(NamedTuple):
     """Bytes of the last journal file that belong to it."""
 
 
+class Definitions(Protocol):
+    """Whoever keeps the definitions."""
+
+    def image(self) -> Iterator[bytes]:
+        """A snapshot of the state as it is now, in parts that may be made later and on any thread."""
+        ...
+
+
 class Holder(Protocol):
     """The node, as far as an image needs it."""
 
     now: Now
-    store: MetaStore
     journal: Journal
     recycler: Recycler
+
+    @property
+    def store(self) -> Definitions:
+        """The definitions of the node."""
+        ...
 
     def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
         """Read a part of a file of the data folder."""

@@ -101,6 +101,32 @@ class Cut(NamedTuple):
     reason: str
 
 
+class Introduce(NamedTuple):
+    """Open links, or go on with them, as this start of this data folder in this cluster (zeros: in none)."""
+
+    identity: bytes
+    start: int
+    cluster: bytes
+
+
+class Dial(NamedTuple):
+    """Keep a link to the node at this address."""
+
+    address: str
+
+
+class Undial(NamedTuple):
+    """Dial this address no more."""
+
+    address: str
+
+
+class Doors(NamedTuple):
+    """Let clients in, or take no more."""
+
+    is_open: bool
+
+
 class Stop(NamedTuple):
     """End the process, with this reason."""
 
@@ -121,6 +147,10 @@ Effect = (
     | Note
     | Send
     | Cut
+    | Introduce
+    | Dial
+    | Undial
+    | Doors
     | Stop
 )
 
@@ -190,6 +220,22 @@ class Effects:
     def cut(self, peer: str, reason: str) -> None:
         """Close the link to another node."""
         self._items.append(Cut(peer, reason))
+
+    def introduce(self, identity: bytes, start: int, cluster: bytes) -> None:
+        """Show other nodes who this is."""
+        self._items.append(Introduce(identity, start, cluster or bytes(16)))
+
+    def dial(self, address: str) -> None:
+        """Keep a link to an address."""
+        self._items.append(Dial(address))
+
+    def undial(self, address: str) -> None:
+        """Dial an address no more."""
+        self._items.append(Undial(address))
+
+    def doors(self, *, is_open: bool) -> None:
+        """Let clients in, or take no more."""
+        self._items.append(Doors(is_open))
 
     def stop(self, reason: str) -> None:
         """End the process."""

@@ -6,7 +6,7 @@ Whatever they name may be gone here already (a queue deleted, a consumer cancell
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mirrormq.node.peerframes import Answer, Cancelled, Deliver, Got, Hold, Report
+from mirrormq.node.peerframes import Answer, Arrived, Cancelled, Deliver, Got, Hold, Report, Settled
 from mirrormq.node.peerlink import PeerLink
 
 if TYPE_CHECKING:
@@ -20,11 +20,25 @@ def on_report(_switch: "Switch", link: PeerLink, frame: Report) -> None:
         queue.on_report(frame.done, frame.refused)
 
 
+def on_arrived(_switch: "Switch", link: PeerLink, frame: Arrived) -> None:
+    """Dead letters are where they were to go."""
+    queue = link.queues.get(frame.queue)
+    if queue is not None:
+        queue.on_arrived(frame.source, frame.numbers)
+
+
 def on_deliver(_switch: "Switch", link: PeerLink, frame: Deliver) -> None:
     """Messages for a consumer. One that is gone has given everything back by going."""
     inlet = link.inlets.get(frame.outlet)
     if inlet is not None:
         inlet.take(frame)
+
+
+def on_settled(_switch: "Switch", link: PeerLink, frame: Settled) -> None:
+    """The master knows how deliveries ended."""
+    inlet = link.inlets.get(frame.outlet)
+    if inlet is not None:
+        inlet.on_settled(frame.count)
 
 
 def on_answer(_switch: "Switch", link: PeerLink, frame: Answer | Got) -> None:
@@ -48,7 +62,9 @@ def on_hold(_switch: "Switch", link: PeerLink, frame: Hold) -> None:
 
 SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {
     Report: on_report,
+    Arrived: on_arrived,
     Deliver: on_deliver,
+    Settled: on_settled,
     Got: on_answer,
     Answer: on_answer,
     Cancelled: on_cancelled,

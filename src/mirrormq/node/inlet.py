@@ -7,11 +7,14 @@ Guarantees
   of those tags.
 - The master sends no more than a window of bytes ahead of what has left this node's memory, so a client that
   does not read costs a window, however much its queue holds.
+- While the link is broken clients keep what they hold and get nothing new. How deliveries end meanwhile, and
+  ended before without the master's hearing of it, it is told when the link is back.
 - What a client has not seen goes back to its place at the master, when a consumer is cancelled, and when the
   client has taken nothing for a while although something waits for it here. It is marked as redelivered, for
   later messages may have been delivered meanwhile, but counts as no delivery.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -38,6 +41,7 @@ class Inlet:
     def __init__(self, queue: "RemoteQueue", link: "PeerLink", channel: Channel) -> None:
         self.queue = queue
         self.channel = channel
+        channel.has_far = True
         self.link = link
         self.number = queue.host.next_uid()
         self.core = QueueCore(queue.host.work, queue.host.grave, self, 0)
@@ -57,6 +61,12 @@ class Inlet:
         self._arrived = 0
         self._credited = 0
         self._taken_at_tick = -1
+        self._is_resumed = False
+        """May tags be missing that were on their way when the link broke?"""
+        self._settles: deque[bytes] = deque()
+        """Frames of settlements of which the master has not said that it has them."""
+        self._settled = 0
+        """How many there were before these."""
         link.inlets[self.number] = self
 
     # --- consumers ---
@@ -84,9 +94,10 @@ class Inlet:
     def take(self, frame: Deliver | Got) -> None:
         """Messages arrive."""
         first, count = (frame.first, frame.records) if isinstance(frame, Deliver) else (frame.tag, 1)
-        if first != self._next:
+        if first != self._next and not (self._is_resumed and first > self._next):
             raise BadFrame("a delivery is missing")
-        self._next += count
+        self._is_resumed = False
+        self._next = first + count
         core = self.core if isinstance(frame, Deliver) else self.fetched
         forward.take_deliveries(core, frame.data, frame.at, first, count)
         self._arrived += len(frame.data) - frame.at
@@ -103,11 +114,18 @@ class Inlet:
         elif core.ready:
             self._hand_out()
         self.flush()
-        if self.channel.closing and self.is_idle:
+        if self.channel.closing and self.is_idle and self.link.is_open:
             self.queue.drop_inlet(self)
+
+    def catch_up(self) -> None:
+        """Hand out what came before a fetched message, which must not overtake it."""
+        if self.core.ready and not self.is_paused:
+            self._hand_out()
 
     def _hand_out(self) -> None:
         core = self.core
+        if not self.link.is_open:
+            return  # the master may give it to others before the link is back
         mono = self.queue.host.now.mono
         while core.ready:
             run = forward.first_run(core)
@@ -133,8 +151,8 @@ class Inlet:
             ]
             spans += [(REQUEUE, first, last) for first, last in forward.take_returned(core)]
         if spans:
-            self.link.settle(peerframes.settle(self.number, spans))
-        handed = self._arrived - (self.core.resident - self.core.ready * _OVERHEAD)
+            self._settle(spans)
+        handed = self._handed
         if handed - self._credited >= limits.forward_window_bytes // 2:
             self.link.settle(peerframes.credit(self.number, handed - self._credited))
             self._credited = handed
@@ -149,7 +167,40 @@ class Inlet:
         if not consumer:
             spans += [(UNSEEN, first, last) for first, last in forward.take_ready(self.fetched)]
         if spans:
-            self.link.settle(peerframes.settle(self.number, spans))
+            self._settle(spans)
+
+    def _settle(self, spans: list[Span]) -> None:
+        frame = peerframes.settle(self.number, spans)
+        self._settles.append(frame)
+        self.link.settle(frame)
+
+    def on_settled(self, count: int) -> None:
+        """The master has taken so many frames of settlements."""
+        while self._settled < count and self._settles:
+            self._settles.popleft()
+            self._settled += 1
+
+    @property
+    def _handed(self) -> int:
+        """Bytes that have left this node's memory."""
+        return self._arrived - (self.core.resident - self.core.ready * _OVERHEAD)
+
+    def resume(self) -> None:
+        """The link is back, and the master has kept its end."""
+        self._credited = self._handed
+        resume = peerframes.Resume(
+            outlet=self.number,
+            received=self._next - 1,
+            first=self._settled + 1,
+            waiting=self._arrived - self._credited,
+            prefetch=self.shared,
+            is_flowing=not self.is_paused,
+        )
+        self._is_resumed = True
+        self.link.send(peerframes.encode(resume))
+        for frame in self._settles:
+            self.link.settle(frame)
+        self.core.touch()
 
     @property
     def is_idle(self) -> bool:
@@ -194,7 +245,7 @@ class Inlet:
 
         Not before the master has stopped: what it sent until then must not overtake what was given back.
         """
-        if self.is_able() and not self._is_pausing:
+        if self.link.is_open and self.is_able() and not self._is_pausing:
             if self.is_paused:
                 self.is_paused = False
                 self._tell()
@@ -202,6 +253,8 @@ class Inlet:
 
     def on_tick(self) -> None:
         """A client that took nothing since the last tick keeps no messages from others."""
+        if not self.link.is_open:
+            return
         if self.is_idle:
             self.queue.drop_inlet(self)
             return

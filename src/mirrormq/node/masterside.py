@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrormq.base.errors import AmqpError, not_found
 from mirrormq.broker.queue import Queue
+from mirrormq.kernel import forward
 from mirrormq.node import peerframes
 from mirrormq.node.outlet import FarConsumer, Outlet
 from mirrormq.node.peerframes import (
@@ -24,6 +25,7 @@ from mirrormq.node.peerframes import (
     Post,
     Publish,
     Ready,
+    Resume,
     Settle,
 )
 from mirrormq.node.peerlink import PeerLink
@@ -48,6 +50,7 @@ def on_open(switch: "Switch", link: PeerLink, frame: Open) -> None:
         if switch.node.alarms:
             stream.set_alarm(True)
     stream.open(frame.base)
+    switch.report_later(stream)
 
 
 def on_publish(switch: "Switch", link: PeerLink, frame: Publish) -> None:
@@ -59,11 +62,32 @@ def on_publish(switch: "Switch", link: PeerLink, frame: Publish) -> None:
 
 
 def on_post(switch: "Switch", link: PeerLink, frame: Post) -> None:
-    """A dead letter arrives."""
-    stream = _stream(switch, link, frame.queue)
-    if stream is not None:
-        stream.take_letter(frame)
-        switch.fed[stream] = None
+    """A dead letter arrives. One for a damaged queue stays where it is, until the queue is whole or gone."""
+    message = forward.read_message(frame.data, frame.at)
+    queue = switch.masters.get(frame.queue)
+    if queue is None or queue.damage is not None:
+        return
+    source = _Source(link, frame)
+    if queue.outlives:
+        queue.receive(message, source, frame.number, is_resent=frame.is_resent)
+    else:
+        queue.core.push(message, 0, 0, frame.is_resent)
+        source.arrived(frame.number)
+
+
+class _Source:
+    """The queue of another node in which a letter died."""
+
+    __slots__ = ("_link", "_target", "queue_id")
+
+    def __init__(self, link: PeerLink, frame: Post) -> None:
+        self.queue_id = frame.source
+        self._target = frame.queue
+        self._link = link
+
+    def arrived(self, number: int) -> None:
+        """Tell its master at the end of the pass."""
+        self._link.arrived.setdefault((self._target, self.queue_id), []).append(number)
 
 
 def _stream(switch: "Switch", link: PeerLink, queue_id: int) -> Stream | None:
@@ -92,7 +116,7 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
         arguments = decode_table(frame.arguments)[0]
     except AmqpError:
         raise BadFrame("a consumer's arguments cannot be read") from None
-    if frame.consumer == 0 or any(frame.consumer in outlet.consumers for outlet in link.outlets.values()):
+    if frame.consumer == 0 or frame.consumer in link.served:
         raise BadFrame("a consumer is registered twice")
     before = link.suspended.pop(frame.consumer, None)
     try:
@@ -100,7 +124,9 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
         outlet = _outlet(switch, link, frame.outlet, queue)
         outlet.channel.prefetch_limit = frame.shared
         consumer = FarConsumer(outlet, frame, arguments)
-        if before is not None and before.outlet.queue is queue:
+        if before is not None and before.outlet is outlet:
+            consumer = before  # with what it holds
+        elif before is not None and before.outlet.queue is queue:
             queue.back(before, consumer)
         else:
             queue.consume(consumer)
@@ -109,6 +135,13 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
         return
     outlet.add(consumer)
     _answer(link, frame.request)
+
+
+def on_resume(_switch: "Switch", link: PeerLink, frame: Resume) -> None:
+    """A channel of the home node is still there. An outlet that is not has lost its queue meanwhile."""
+    outlet = link.outlets.get(frame.outlet)
+    if outlet is not None:
+        outlet.resume(frame)
 
 
 def on_ready(_switch: "Switch", link: PeerLink, _frame: Ready) -> None:
@@ -120,21 +153,25 @@ def _outlet(switch: "Switch", link: PeerLink, number: int, queue: Queue) -> Outl
     outlet = link.outlets.get(number)
     if outlet is None:
         outlet = Outlet(switch.node, link, number, queue, switch.outlets)
-    if outlet.queue is not queue:
-        raise BadFrame("an outlet belongs to one queue")
+    if outlet.queue is not queue or outlet.is_suspended:
+        raise BadFrame("an outlet belongs to one queue, and must be resumed before it is used")
     return outlet
 
 
 def on_cancel(_switch: "Switch", link: PeerLink, frame: Cancel) -> None:
     """A consumer goes; what it holds is still to be settled. Or all of them go."""
     outlet = link.outlets.get(frame.outlet)
+    later = None
     if outlet is not None and frame.consumer:
-        outlet.cancel(frame.consumer)
+        later = outlet.cancel(frame.consumer)
     elif outlet is not None:
         for number in list(outlet.consumers):
             outlet.cancel(number)
         outlet.drop()
-    _answer(link, frame.request)
+    if later is None:
+        _answer(link, frame.request)
+    else:
+        later.when(lambda _: _answer(link, frame.request))
 
 
 def on_settle(_switch: "Switch", link: PeerLink, frame: Settle) -> None:
@@ -231,6 +268,7 @@ SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {
     Post: on_post,
     Consume: on_consume,
     Ready: on_ready,
+    Resume: on_resume,
     Cancel: on_cancel,
     Settle: on_settle,
     Credit: on_credit,

@@ -16,13 +16,15 @@ from mirrormq.base import limits
 from mirrormq.base.errors import connection_forced
 from mirrormq.base.rng import Rng
 from mirrormq.base.types import Now, Peer
+from mirrormq.broker.census import Census
 from mirrormq.broker.channel import Channel
-from mirrormq.broker.confirm import Position
 from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import QueuePort
+from mirrormq.broker.replyto import Listener
 from mirrormq.broker.vhost import VHost
+from mirrormq.cluster.metadata import Metadata
 from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
@@ -30,32 +32,36 @@ from mirrormq.log.disk import Disk, ReadDone
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.journal import Journal
 from mirrormq.log.queuelog import MemoryLog, QueueLog
-from mirrormq.log.recovery import Owner, Recovery
 from mirrormq.log.recycler import Recycler
 from mirrormq.log.segments import Segments
 from mirrormq.meta import records
 from mirrormq.meta.access import Access
 from mirrormq.meta.authenticator import Authenticator
-from mirrormq.meta.commands import Command, DeclareQueue, NodeRestarted, Transaction
+from mirrormq.meta.commands import Command, DeclareQueue, Transaction
 from mirrormq.meta.state import MetaState, Outcome
-from mirrormq.meta.store import MetaStore, Recovered
 from mirrormq.meta.tables import Change
-from mirrormq.node import alarms, backup
+from mirrormq.node import alarms, backup, inquiry, news
 from mirrormq.node.admin import Admin
 from mirrormq.node.backup import Image
 from mirrormq.node.budget import Budget
 from mirrormq.node.clockwatch import ClockWatch
+from mirrormq.node.confirms import Confirms
 from mirrormq.node.effects import Effects
 from mirrormq.node.logins import Logins
+from mirrormq.node.memberport import ClusterOptions, Started
+from mirrormq.node.membership import NEVER, Membership
+from mirrormq.node.peerframes import FAMILY
+from mirrormq.node.placement import Placement
+from mirrormq.node.recover import recover_queues
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 from mirrormq.node.switch import Switch
 
-Barrier = tuple[list[Position], Callable[[], None]]
+FORWARDING = bytes((FAMILY,))
 
 
 class Node:
-    """One broker node without any I/O of its own; `members` are the other nodes of its cluster."""
+    """One broker node without any I/O of its own."""
 
     def __init__(
         self,
@@ -64,12 +70,11 @@ class Node:
         name: str,
         settings: BrokerSettings,
         rng: Rng,
-        members: frozenset[str] = frozenset(),
+        cluster: ClusterOptions | None = None,
     ) -> None:
-        self.now = now
+        self.now = self.started_at = now
         self.rng = rng
-        self.node_name = name
-        self.cluster_name = name
+        self.node_name = self.cluster_name = name
         self.settings = settings
         self.effects = Effects()
         self.dirty = Dirty()
@@ -78,15 +83,15 @@ class Node:
         self.vhosts: dict[str, VHost] = {}
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
+        self.census = Census()
         self.alarms: set[str] = set()
-        self.memory_used = 0
-        self.disk_free = 0
-        self.started_at = now
+        self.memory_used = self.disk_free = self._unfreed = 0
         self._clock = ClockWatch(now, lambda text: self.note("warning", text))
-        self._tokens = count(1)
-        self._uids = count(1)
+        self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
-        self.store = MetaStore(self.meta, self.effects, self._next_token)
+        self.membership = Membership(self, self.effects, self._next_token, cluster or ClusterOptions())
+        self._disk: Disk | None = None
+        """To read queues from, until that is done."""
         self.journal = Journal(
             self.effects,
             self._next_token,
@@ -110,13 +115,14 @@ class Node:
         self._logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
         self._heard: dict[int, Connection] = {}
         """Connections that serve frames in this pass, read just now or kept while they were parked."""
-        self._confirming: dict[int, Channel] = {}
-        """Channels with barriers that are not released yet."""
-        self._barriers: list[Barrier] = []
+        self._confirms = Confirms(self)
         self._timers: list[tuple[int, int, QueuePort]] = []
-        self._unfreed = 0
         self._admin = Admin(self)
-        self.switch = Switch(self, self.effects, members)
+        self.switch = Switch(self, self.effects)
+        self.news = news.News(self, self.effects, self.switch.masters)
+        self.inquiries = inquiry.Inquiries(self, self.effects)
+        self.shortages = self.news.shortages
+        self.place = Placement(self, self.news).place
 
     @property
     def state(self) -> MetaState:
@@ -125,10 +131,14 @@ class Node:
 
     # --- start ----------------------------------------------------------------------------------
 
-    def start(self, now: Now, disk: Disk, fresh: list[Command]) -> Recovered:
-        """Read the metadata; a fresh data folder begins with the commands in `fresh`."""
+    def start(self, now: Now, disk: Disk, fresh: list[Command] | Callable[[], list[Command]]) -> Started:
+        """Read the data folder; a new cluster begins with the commands in `fresh`, or those it makes."""
         self.now = now
-        recovered = self.store.recover(disk)
+        self._disk = disk
+        return self.membership.start(now, disk, fresh if callable(fresh) else fresh.copy)
+
+    def enter(self) -> None:
+        """The metadata is complete: make what it describes, and fill the queues mastered here."""
         for record in self.meta.vhosts.values():
             self._add_vhost(record)
         for exchange in list(self.meta.exchanges.values()):
@@ -137,50 +147,12 @@ class Node:
             self.vhosts[queue.vhost].apply(Change("put", queue))
         for binding in list(self.meta.bindings.values()):
             self.vhosts[binding.vhost].apply(Change("put", binding))
-        self._recover_queues(disk)
+        assert self._disk is not None
+        recover_queues(self, self._disk)
+        self._disk = None
+        self.recycler.sources = lambda: {queue.log_id for queue in self.meta.queues.values()}
         self.meta.watch(self._on_changes)
-        for command in fresh if recovered.fresh else ():
-            self.propose(command, lambda _: None, True)
-        self.propose(NodeRestarted(self.node_name, alone=not self.switch.members), lambda _: None, False)
-        return recovered
-
-    def _recover_queues(self, disk: Disk) -> None:
-        """Fill the durable queues from the journal; what cannot be read damages its queue and no other."""
-        durable = [
-            queue
-            for vhost in self.vhosts.values()
-            for queue in vhost.queues.values()
-            if isinstance(queue, Queue) and isinstance(queue.log, DurableLog)
-        ]
-        owners = {
-            queue.record.log_id: Owner(queue.text, queue.core, self.logs[queue.record.log_id])
-            for queue in durable
-        }
-        recovery = Recovery(disk, owners)
-        found = recovery.run()
-        self.journal.start(found.next_serial, found.serials, found.previous_end, self.logs.values())
-        self.journal.ends.update(recovery.ends)
-        # Not before a checkpoint of ours is durable: the one just read may be in the page cache only, and the
-        # older one that a power failure would bring back needs the files this one does not.
-        self.recycler.orphans += recovery.orphans
-        for name in recovery.damaged_heads:
-            self.note("warning", f"the head of {name} is damaged; its records were read all the same")
-        for fault in recovery.faults:
-            if not fault.queue_id:
-                self.note("warning", fault.text)
-        self.recycler.kept = recovery.kept
-        for queue in durable:
-            damage = owners[queue.record.log_id].damage
-            if damage is not None:
-                queue.fail(damage)
-        if found.serials:
-            self.note(
-                "info",
-                "queues recovered",
-                messages=found.messages,
-                dropped_transient=found.dropped_transient,
-                torn_bytes=found.torn_bytes,
-            )
+        self.switch.begin(self.membership.links)
 
     # --- client inputs --------------------------------------------------------------------------
 
@@ -239,25 +211,43 @@ class Node:
 
     # --- other nodes ----------------------------------------------------------------------------
 
-    def link_change(self, now: Now, peer: str, is_up: bool) -> None:
-        """A link to another node came up or went down."""
-        self.now = now
-        self.switch.link_change(peer, is_up)
+    def link_change(
+        self, now: Now, peer: str, is_up: bool, cluster: bytes = b"", *, eof: bool = False
+    ) -> None:
+        """A link to another node came up or went down.
 
-    def peer_frame(self, now: Now, peer: str, lane: int, payload: bytes | memoryview) -> None:  # noqa: ARG002
+        `cluster` is the one the peer belongs to (zeros: none), `eof`: the peer ended the link itself.
+        """
+        self.now = now
+        self.membership.link_change(peer, is_up, cluster, eof=eof)
+        self.switch.link_change(peer, is_up)
+        self.news.link_change(peer, is_up)
+        self.inquiries.link_change(peer, is_up)
+
+    def peer_frame(self, now: Now, peer: str, payload: bytes | memoryview) -> None:
         """Another node sent a frame; nothing refers to `payload` afterwards."""
         self.now = now
-        self.switch.peer_frame(peer, payload)
+        family = payload[:1]
+        if family == FORWARDING:
+            self.switch.peer_frame(peer, payload)
+        elif family == news.FIRST:
+            self.news.peer_frame(peer, payload)
+        elif family == inquiry.FIRST:
+            self.inquiries.peer_frame(peer, payload)
+        elif peer in self.membership.links:
+            self.membership.frame(peer, payload)
 
     def link_full(self, now: Now, peer: str) -> None:
         """A link takes no more for now."""
         self.now = now
         self.switch.link_full(peer, True)
+        self.inquiries.link_full(peer, True)
 
     def link_writable(self, now: Now, peer: str) -> None:
         """A link takes more again."""
         self.now = now
         self.switch.link_full(peer, False)
+        self.inquiries.link_full(peer, False)
 
     # --- other inputs ---------------------------------------------------------------------------
 
@@ -265,12 +255,16 @@ class Node:
         """A flush or replace is durable."""
         self.now = now
         if not self.journal.flushed(token, now) and not self.recycler.done(token):
-            self.store.flushed(token)
+            self.membership.disk_done(token)
 
     def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> None:
         """A part of a file was read, or could not be."""
         self.now = now
-        self._reads.pop(token)(data, error)
+        done = self._reads.pop(token, None)
+        if done is not None:
+            done(data, error)
+        else:
+            self.membership.disk_read(token, data, error)
 
     def work_done(self, now: Now, token: int, result: object) -> None:
         """A computation off the loop is finished."""
@@ -287,6 +281,7 @@ class Node:
         self.disk_free = disk_free
         alarms.look(self, memory, disk_free, is_full=is_full)
         self.switch.on_alarm()
+        self.news.on_alarm()
         self.recycler.is_tight = "disk" in self.alarms
 
     def tick(self, now: Now) -> None:
@@ -317,16 +312,22 @@ class Node:
     def on_timer(self, now: Now) -> None:
         """Give every queue whose time has come a turn."""
         self.now = now
+        self.membership.on_timer()
+        self.inquiries.on_timer()
         while self._timers and self._timers[0][0] <= now.mono:
             heapq.heappop(self._timers)[2].core.touch()
 
     def next_timer(self) -> int | None:
         """When `on_timer` is needed next (mono µs)."""
-        times = [channel.confirm.not_before for channel in self._confirming.values()]
-        times.append(self.journal.next_flush_at() or 0)
+        times = self._confirms.times()
+        times += [self.journal.next_flush_at() or 0, self.news.next_at(), self.inquiries.next_at()]
+        # What became due since `on_timer` was called (a timer may wake a moment too early) is not past yet.
+        soon = self.now.mono + 1
+        times.append(max(self.membership.timer_at, soon))
         if self._timers:
-            times.append(self._timers[0][0])
-        return min((at for at in times if at > self.now.mono), default=None)
+            times.append(max(self._timers[0][0], soon))
+        soonest = min((at for at in times if at > self.now.mono), default=NEVER)
+        return soonest if soonest < NEVER else None
 
     def admin(self, now: Now, request: Request, done: Done) -> None:
         """Carry out an administrator's request; `done` gets the answer, maybe later."""
@@ -349,6 +350,10 @@ class Node:
     def drain(self, now: Now, reason: str) -> None:
         """The node stops: tell every client why."""
         self.now = now
+        self.send_away(reason)
+
+    def send_away(self, reason: str) -> None:
+        """Close the connections of all clients, telling them why."""
         for connection in list(self.connections.values()):
             connection.force_close(reason)
 
@@ -358,24 +363,33 @@ class Node:
     def needs_pass(self) -> bool:
         """Is there work left for another pass without new input?"""
         return bool(
-            len(self.work) or len(self.dirty) or self._heard or self._unfreed or self.switch.needs_pass
+            len(self.work)
+            or len(self.dirty)
+            or self._heard
+            or self._unfreed
+            or self.switch.needs_pass
+            or self.membership.needs_pass
+            or self.inquiries.needs_pass
         )
 
     def end_pass(self, now: Now) -> None:
         """Do what the inputs of this pass asked for."""
         self.now = now
+        # First: whoever waited for a definition goes on in this pass, with the queues it changed.
+        self.membership.end_pass()
         self.switch.begin_pass()
         self.turn_queues()
         self.switch.end_pass()
+        self.news.step()
+        self.inquiries.step()
         self._forget_dropped()
         self.recycler.step()
         self.journal.commit(now)
         # Whoever is unparked by what follows serves frames again: those belong to the next pass.
         heard = list(self._heard.values())
         self._heard.clear()
-        self._confirm(heard)
+        self._confirms.take(heard, now.mono)
         self._hold_back(heard)
-        self.store.commit()
         self._unfreed = self.grave.free(limits.entries_freed_per_pass)
         for conn in self.dirty.take():
             self.effects.write(conn)
@@ -393,31 +407,6 @@ class Node:
             for core in touched:
                 core.owner.turn()
 
-    def _confirm(self, heard: list[Connection]) -> None:
-        for connection in heard:
-            for core in connection.reader.take_confirming():
-                channel = self.channels.get(core.uid)
-                if channel is not None:
-                    publish_no, queues = core.take_barrier()
-                    pace = max((queue.owner.pace_us() for queue in queues), default=0)
-                    not_before = self.now.mono + pace if pace else 0
-                    channel.confirm.barrier(publish_no, self._positions(queues), not_before)
-                    self._confirming[core.uid] = channel
-        for uid, channel in list(self._confirming.items()):
-            channel.confirm.advance(self.now.mono)
-            if not channel.confirm.waiting:
-                del self._confirming[uid]
-        if self._barriers:
-            self._release_barriers()
-
-    def _release_barriers(self) -> None:
-        barriers, self._barriers = self._barriers, []
-        for positions, done in barriers:
-            if all(log.durable >= position for log, position in positions):
-                done()
-            else:
-                self._barriers.append((positions, done))
-
     def _hold_back(self, heard: list[Connection]) -> None:
         """Park connections that publish faster than willing consumers take."""
         limit = self.settings.publish_ahead_bytes
@@ -430,7 +419,7 @@ class Node:
 
     def propose(self, command: Command, done: Callable[[Outcome], None], wait: bool) -> None:
         """Change the metadata."""
-        self.store.propose(self._with_log_ids(command), done, wait)
+        self.membership.propose(self._with_log_ids(command), done, wait)
 
     def _with_log_ids(self, command: Command) -> Command:
         """Queues to be declared get a name for their records that no other queue has, lost ones included."""
@@ -444,9 +433,14 @@ class Node:
         return command
 
     @property
+    def store(self) -> Metadata:
+        """The definitions and how they are agreed on."""
+        return self.membership.metadata
+
+    @property
     def meta_index(self) -> int:
         """Index of the last metadata command applied, durable or not."""
-        return self.store.last_index
+        return self.membership.index
 
     def authenticate(
         self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
@@ -462,7 +456,7 @@ class Node:
         """Call `done` at the end of the pass in which all that was published to these queues is durable."""
         self.turn_queues()
         self.journal.want_flush()
-        self._barriers.append((self._positions(queues), done))
+        self._confirms.after(queues, done)
 
     def open_log(self, record: records.Queue) -> QueueLog:
         """The log of a queue."""
@@ -475,11 +469,11 @@ class Node:
         """The queue is deleted: its records go once the deletion itself cannot be lost any more."""
         self.switch.drop(record)
         if record.log_id in self.logs:
-            self._dropped.append((self.store.last_index, record.log_id))
+            self._dropped.append((self.membership.index, record.log_id))
 
     def _forget_dropped(self) -> None:
         """Let go of the logs whose queues are durably deleted; their files go with the next checkpoint."""
-        while self._dropped and self._dropped[0][0] <= self.store.durable:
+        while self._dropped and self._dropped[0][0] <= self.membership.durable:
             _, log_id = self._dropped.pop(0)
             self.recycler.orphans += self.logs.pop(log_id).segments.files()
 
@@ -498,6 +492,11 @@ class Node:
         self._reads[token] = done
         self.effects.read(file, offset, length, token)
 
+    @property
+    def is_alone(self) -> bool:
+        """Is there no other node in the cluster?"""
+        return self.membership.is_alone
+
     def is_master(self, record: records.Queue) -> bool:
         """Is this node the queue's master?"""
         return self.switch.is_master(record)
@@ -509,6 +508,15 @@ class Node:
     def refuse_forwarded(self, queue: Queue, pid: int, number: int) -> None:
         """A queue refused a publish that came from another node."""
         self.switch.refuse(queue, pid, number)
+
+    @property
+    def pid(self) -> int:
+        """A number no other process of the cluster has."""
+        return self.switch.pid
+
+    def far_listener(self, pid: int, address: bytes) -> Listener | None:
+        """Who waits for answers on the node with this process."""
+        return self.switch.listener(pid, address)
 
     def wake_queue(self, queue: QueuePort, at_mono: int) -> None:
         """Give the queue a turn at this time."""
@@ -545,6 +553,15 @@ class Node:
                     vhost.apply(change)
             elif isinstance(record, records.User | records.Permission | records.TopicPermission):
                 self._access_changed(change)
+            elif isinstance(record, records.Node):
+                self._node_changed(change, record)
+
+    def _node_changed(self, change: Change, record: records.Node) -> None:
+        before = change.before
+        is_over = isinstance(before, records.Node) and record.start > before.start
+        if record.name != self.node_name and (change.kind == "delete" or is_over or not record.is_live):
+            self.switch.peer_died(record.name)
+        self.membership.follow(record)
 
     def _add_vhost(self, record: records.VHost) -> None:
         self.vhosts[record.name] = VHost(self, record.name, self.switch.make_queue)
@@ -565,22 +582,9 @@ class Node:
                 if connection.user == record.name:
                     connection.close_with(connection_forced(f"user '{record.name}' is deleted"))
 
-    def _positions(self, queues: list[QueueCore]) -> list[Position]:
-        """Where the logs of these queues end now; a deleted queue holds nobody up.
-
-        A queue that was declared a moment ago must itself be durable before its messages count as such.
-        """
-        positions: list[Position] = []
-        for core in dict.fromkeys(queues):
-            if not core.gone:
-                positions.append((core.owner.log, core.owner.log.end))
-                if core.owner.declared_index > self.store.durable:
-                    positions.append((self.store, core.owner.declared_index))
-        return positions
-
-    def after_flush(self, done: Callable[[], None]) -> None:
-        """Call `done` when every change of a queue so far is durable."""
-        self.switch.after_flush(lambda: self.after_local_flush(done))
+    def after_flush(self, done: Callable[[bool], None]) -> None:
+        """Call `done` when every change of a queue so far is durable, as far as other nodes say."""
+        self.switch.after_flush(lambda is_sure: self.after_local_flush(lambda: done(is_sure)))
 
     def after_local_flush(self, done: Callable[[], None]) -> None:
         """The same for the queues mastered here."""

@@ -5,24 +5,20 @@ Guarantees
 - A block is kept until the master reports it. When the link is back everything kept is sent again, from the
   first on; the master, which knows the highest number it took, takes each publish exactly once.
 - What was given up (the master was away for too long) is refused to its publishers and never sent again: the
-  stream is opened behind it. Dead letters among it are not given up but sent anew.
-- A publish that a master may have refused without our hearing of it is never confirmed.
+  stream is opened behind it.
+- A publish that the master refused, or lost in a crash although it took it, is never confirmed: it says so
+  whenever the stream is opened.
 """
 
 from collections import deque
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
-from mirrormq.broker.queueport import Sender
 from mirrormq.kernel import forward
-from mirrormq.kernel.message import Message
 from mirrormq.node import peerframes
 
 if TYPE_CHECKING:
     from mirrormq.node.remotequeue import RemoteQueue
-
-Letter = tuple[Message, Sender, int, bool]
-"""A dead letter, where it died, its number there, and whether it was sent before a crash."""
 
 
 class RemoteLog:
@@ -35,10 +31,14 @@ class RemoteLog:
         self.durable = 0
 
 
+_OWED_BYTES = 256
+"""What keeping a block takes beyond its content."""
+
+
 class Owed:
     """A block of publishes that the master has not reported."""
 
-    __slots__ = ("at", "block", "first", "last", "letter", "owners", "sent_to")
+    __slots__ = ("at", "block", "first", "last", "owners", "sent_to", "size")
 
     def __init__(self, first: int, last: int, block: bytes, owners: bytes | None, at: int) -> None:
         self.first = first
@@ -46,10 +46,10 @@ class Owed:
         self.block = block
         self.owners = owners
         """Channel and publish number of each, if somebody waits for confirms."""
+        self.size = len(block) + len(owners or b"") + _OWED_BYTES
         self.at = at
         self.sent_to = 0
         """The master's process it was sent to first."""
-        self.letter: Letter | None = None
 
     def owner(self, number: int) -> tuple[int, int]:
         """Channel and publish number behind a number of the stream; (0, 0) if nobody waits."""
@@ -71,46 +71,37 @@ class Outgoing:
         self._unsent: deque[Owed] = deque()
         self._session = 0
         """Of the link when the stream was opened there last."""
-        self._is_unsure = False
-        """Is the first report of a new process of the master still to come?"""
-        self._letters: list[Letter] = []
-        """Dead letters that were given up while the master was away, to be sent when it is back."""
+        self.given_up = 0
+        """Publishes that were refused because the master was away for too long."""
 
     @property
     def is_empty(self) -> bool:
         """Is nothing owed?"""
-        return not self._owed and not self._letters
+        return not self._owed
 
     @property
     def size(self) -> int:
         """Bytes owed."""
-        return sum(len(owed.block) for owed in self._owed)
+        return sum(owed.size for owed in self._owed)
 
     # --- sending ---
 
-    def take(self) -> None:
-        """Number what waits in the queue's core, and send it if the link takes it."""
+    def take(self, most: int = limits.forward_block_bytes) -> None:
+        """Number what waits in the queue's core, in blocks of about `most` bytes, and send it if the link
+        takes it.
+        """
         core = self._queue.core
         while core.pending:
-            block, count, owners = forward.take_waiting(core, limits.forward_block_bytes)
+            block, count, owners = forward.take_waiting(core, most)
             first = self.log.end + 1
             self._owe(Owed(first, first + count - 1, block, owners, self._host.now.mono))
-        self._send()
-
-    def post(self, letter: Letter) -> None:
-        """Send a dead letter behind everything so far."""
-        self.take()
-        first = self.log.end + 1
-        owed = Owed(first, first, forward.encode(letter[0], False), None, self._host.now.mono)
-        owed.letter = letter
-        self._owe(owed)
         self._send()
 
     def _owe(self, owed: Owed) -> None:
         self.log.end = owed.last
         self._owed.append(owed)
         self._unsent.append(owed)
-        self._queue.link.owed_bytes += len(owed.block)
+        self._queue.link.owed_bytes += owed.size
         self._queue.link.active[self._queue] = None
 
     def _send(self) -> None:
@@ -127,40 +118,24 @@ class Outgoing:
             link.publish(self._frame(owed, is_resent=is_resent))
 
     def _frame(self, owed: Owed, *, is_resent: bool) -> bytes:
-        queue_id = self._queue.record.id
-        if owed.letter is None:
-            return peerframes.publish(
-                queue_id,
-                owed.first,
-                owed.block,
-                count=owed.last - owed.first + 1,
-                base=self.log.durable,
-                is_resent=is_resent,
-            )
-        _, sender, number, was_resent = owed.letter
-        is_resent = is_resent or was_resent
-        return peerframes.post(
-            queue_id, owed.first, (sender.queue_id, number), owed.block, is_resent=is_resent
+        return peerframes.publish(
+            self._queue.record.id,
+            owed.first,
+            owed.block,
+            count=owed.last - owed.first + 1,
+            base=self.log.durable,
+            is_resent=is_resent,
         )
 
     def start_again(self) -> None:
         """The link is back, or there is another master: send everything that is owed."""
-        pid = self._queue.link.pid
         self._session = 0
         self._unsent = deque(self._owed)
-        may_refuse = self._queue.settings.overflow != "drop-head"
-        self._is_unsure = may_refuse and any(owed.sent_to not in (0, pid) for owed in self._owed)
-        letters, self._letters = self._letters, []
-        for letter in letters:
-            self.post(letter)
 
     # --- reports ---
 
     def report(self, done: int, refused: list[int]) -> None:
         """The master has taken publishes up to `done` for good, except those it refused."""
-        if self._is_unsure:
-            self._is_unsure = False
-            self._refuse_unsure(done)
         for number in refused:
             self._refuse(number)
         done = min(done, self.log.end)
@@ -172,22 +147,8 @@ class Outgoing:
         owed = self._owed.popleft()
         if self._unsent and self._unsent[0] is owed:
             self._unsent.popleft()
-        self._queue.link.owed_bytes -= len(owed.block)
-        if owed.letter is not None:
-            owed.letter[1].arrived(owed.letter[2])
+        self._queue.link.owed_bytes -= owed.size
         return owed
-
-    def _refuse_unsure(self, done: int) -> None:
-        """A queue that may refuse publishes has a new process as its master, which says what it has.
-
-        What is not in its log was perhaps refused by the old one, whose word we missed: the log does not keep
-        refusals. To confirm such a publish would be wrong; to refuse one that was taken only makes its
-        publisher send it again.
-        """
-        for owed in self._owed:
-            if owed.sent_to not in (0, self._queue.link.pid):
-                for number in range(owed.first, min(owed.last, done) + 1):
-                    self._tell_refused(*owed.owner(number))
 
     def _refuse(self, number: int) -> None:
         for owed in self._owed:
@@ -205,16 +166,13 @@ class Outgoing:
         before = self._host.now.mono - limits.publish_timeout_us
         given_up = 0
         while self._owed and self._owed[0].at <= before:
-            owed = self._owed[0]
-            letter, owed.letter = owed.letter, None
-            if letter is not None:
-                self._letters.append(letter)
-            self._drop_first()
+            owed = self._drop_first()
             for number in range(owed.first, owed.last + 1) if owed.owners is not None else ():
                 self._tell_refused(*owed.owner(number))
             self.log.durable = owed.last
             given_up += owed.last - owed.first + 1
         if given_up:
+            self.given_up += given_up
             peer = self._queue.link.peer
             self._host.note(
                 "warning",
@@ -226,7 +184,4 @@ class Outgoing:
         """The queue is deleted: nobody waits for it any more."""
         while self._owed:
             self._drop_first()
-        letters, self._letters = self._letters, []
-        for _, sender, number, _ in letters:
-            sender.arrived(number)
         self.log.durable = self.log.end

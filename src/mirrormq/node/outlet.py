@@ -6,24 +6,28 @@ Guarantees
 - Everything sent stays unacked here until the home node tells how it ended, also for clients that do not
   acknowledge: a link that breaks loses nothing.
 - No more than `limits.forward_window_bytes` (and one message) is on its way or kept at the home node.
-- When the link breaks, what is outstanding is ready again at its place, marked as redelivered. Consumers
-  keep their place for `limits.link_grace_us`, so that a short break deletes no auto-delete queue and gives no
-  exclusive queue away.
+- When the link breaks, consumers keep their places and their messages for `limits.link_grace_us`, so that a
+  short break repeats nothing, deletes no auto-delete queue and gives no exclusive queue away. What was on its
+  way then is ready again when the link is back; if it does not come back in time, or another process of the
+  home node does, everything outstanding is, at its place and marked as redelivered.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from mirrormq.base import limits
 from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import Later
 from mirrormq.kernel import forward
 from mirrormq.kernel.cores import ChannelCore, ConsumerCore
 from mirrormq.kernel.outbuffer import Dirty, OutBuffer
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import Consume, Span
+from mirrormq.node.peerframes import BadFrame, Consume, Resume, Span
 
 if TYPE_CHECKING:
     from mirrormq.node.peerlink import PeerLink
     from mirrormq.node.switch import NodePort
+
+_UNSEEN = 3
 
 
 class FarConsumer:
@@ -50,7 +54,7 @@ class FarConsumer:
         """The queue no longer serves it; what it holds can still be settled."""
         link = self.outlet.link
         link.suspended.pop(self.number, None)
-        if self.outlet.consumers.pop(self.number, None) is not None:
+        if self.outlet.remove(self.number) is not None:
             link.send(peerframes.encode(peerframes.Cancelled(self.outlet.number, self.number)))
 
 
@@ -69,18 +73,31 @@ class Outlet:
         self.channel = ChannelCore(0, host.next_uid(), self.out)
         self._next = 1
         self._in_flight = 0
+        self.is_suspended = False
+        self._settled = 0
+        """Frames of settlements taken so far."""
+        self._told = 0
+        self._spans = 0
+        """Spans in those of them that the home node still keeps."""
+        self._skip = 0
+        """Frames to come that were taken before the link broke."""
         self._heard_at = host.now.mono
         link.outlets[number] = self
 
     def add(self, consumer: FarConsumer) -> None:
         """The queue has taken this consumer."""
         self.consumers[consumer.number] = consumer
+        self.link.served.add(consumer.number)
 
-    def cancel(self, number: int) -> None:
-        """The home node's client wants no more."""
-        consumer = self.consumers.pop(number, None)
-        if consumer is not None:
-            self.queue.cancel(consumer)
+    def remove(self, number: int) -> FarConsumer | None:
+        """Forget a consumer, if it is there."""
+        self.link.served.discard(number)
+        return self.consumers.pop(number, None)
+
+    def cancel(self, number: int) -> Later[None] | None:
+        """The home node's client wants no more; answered when an auto-delete queue has gone with it."""
+        consumer = self.remove(number)
+        return None if consumer is None else self.queue.cancel(consumer)
 
     def is_reading(self) -> bool:
         """Does the home node take what is sent, or did so a moment ago?"""
@@ -114,8 +131,17 @@ class Outlet:
 
     def settle(self, spans: list[Span]) -> None:
         """Deliveries ended."""
+        if self._skip:
+            self._skip -= 1
+            return
+        self._settled += 1
+        self._spans += len(spans)
         for how, first, last in spans:
             forward.settle_span(self.channel, first, last, how)
+        is_many = self._settled - self._told >= limits.forward_settles_kept
+        if is_many or self._spans >= limits.forward_spans_kept:
+            self._told, self._spans = self._settled, 0
+            self.link.publish(peerframes.encode(peerframes.Settled(self.number, self._settled)))
 
     def credit(self, size: int) -> None:
         """So many bytes have left the home node's memory."""
@@ -143,13 +169,30 @@ class Outlet:
     # --- the end ---
 
     def suspend(self) -> None:
-        """The link broke: everything goes back; the consumers keep their places for a while."""
+        """The link broke: nothing is delivered until the home node resumes, or is given up."""
+        self.is_suspended = True
         self.channel.flow = False
         self.link.suspended.update(self.consumers)
-        self.drop()
+        self.link.served.difference_update(self.consumers)
+        self.consumers.clear()
+        self.out.take()
+
+    def resume(self, frame: Resume) -> None:
+        """The link is back."""
+        if not self.is_suspended or frame.first > self._settled + 1:
+            raise BadFrame("an outlet goes on where it was not")
+        self.is_suspended = False
+        self._skip = self._settled + 1 - frame.first
+        self._next = self.channel.next_tag
+        forward.settle_span(self.channel, frame.received + 1, self._next, _UNSEEN)
+        self._in_flight = frame.waiting
+        self._heard_at = self._host.now.mono
+        self._set_room()
+        self.limit(frame.prefetch, frame.is_flowing)
 
     def drop(self) -> None:
         """Forget it, with everything outstanding ready again."""
         self.link.outlets.pop(self.number, None)
+        self.link.served.difference_update(self.consumers)
         self.out.take()
         self.channel.release()

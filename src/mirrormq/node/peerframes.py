@@ -19,11 +19,11 @@ FAMILY = 0xF1
 BULK = 1
 """The lane of all these frames: one lane, because order among them matters."""
 
-_PUBLISH, _LETTER, _DELIVER, _GOT, _SETTLE, _REPORT, _CREDIT, _OTHER = range(1, 9)
+_PUBLISH, _LETTER, _DELIVER, _GOT, _SETTLE, _REPORT, _CREDIT, _OTHER, _REPLY = range(1, 10)
 
 _HEAD = struct.Struct("<BB")
 _PUBLISHED = struct.Struct("<BBQQIQB")
-_POSTED = struct.Struct("<BBQQQQB")
+_POSTED = struct.Struct("<BBQQQB")
 _DELIVERED = struct.Struct("<BBQQI")
 _ANSWERED = struct.Struct("<BBQQQI")
 _SETTLED = struct.Struct("<BBQI")
@@ -31,6 +31,7 @@ _SPAN = struct.Struct("<BQQ")
 _REPORTED = struct.Struct("<BBQQI")
 _NUMBER = struct.Struct("<Q")
 _CREDITED = struct.Struct("<BBQQ")
+_REPLIED = struct.Struct("<BBB")
 
 
 class BadFrame(Exception):
@@ -52,10 +53,9 @@ class Publish(NamedTuple):
 
 
 class Post(NamedTuple):
-    """Home to master: one dead letter, with its number in the stream and its number at its source."""
+    """Home to master: one dead letter, with its number at its source."""
 
     queue: int
-    first: int
     source: int
     number: int
     is_resent: bool
@@ -110,6 +110,14 @@ class Credit(NamedTuple):
     size: int
 
 
+class Reply(NamedTuple):
+    """To the node of a requester: an answer by direct reply-to, a block of one message."""
+
+    address: bytes
+    data: bytes | memoryview
+    at: int
+
+
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)]
 
@@ -119,10 +127,14 @@ class _Other(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Hello(_Other, frozen=True, tag=1):
-    """Both ways, first on every link: who this process is, and which metadata it has applied."""
+    """Both ways, first on every link: who this process is, and which metadata it has applied.
+
+    `held`: the process of the other end whose outlets it has kept while the link was broken, 0 if none.
+    """
 
     pid: Natural
     index: Natural
+    held: Natural = 0
 
 
 class Sync(_Other, frozen=True, tag=2):
@@ -215,11 +227,66 @@ class Ready(_Other, frozen=True, tag=12):
     """Home to master, when the link is back: all consumers that are still there are registered."""
 
 
+class Listen(_Other, frozen=True, tag=13):
+    """To the node of a requester: does anybody listen at this reply-to address? Answered with 1 or 0."""
+
+    request: Natural
+    address: bytes
+
+
+class Arrived(_Other, frozen=True, tag=14):
+    """Master to home: the queue has these dead letters of one source for good, or had no room for them."""
+
+    queue: Natural
+    source: Natural
+    numbers: tuple[Natural, ...]
+
+
+class Resume(_Other, frozen=True, tag=15):
+    """Home to master, when the link is back: go on with an outlet that was kept.
+
+    Deliveries up to tag `received` have arrived; the others are ready again. The frames of settlements follow
+    from number `first` on, those among them that the master has had already included. `waiting` bytes are at
+    the home node. The rest is as in `Limit`.
+    """
+
+    outlet: Natural
+    received: Natural
+    first: Natural
+    waiting: Natural
+    prefetch: Count
+    is_flowing: bool
+
+
+class Settled(_Other, frozen=True, tag=16):
+    """Master to home: so many frames of settlements of an outlet were taken; they need not be kept."""
+
+    outlet: Natural
+    count: Natural
+
+
 COUNTS, USE, PURGE, DELETE, FLUSH = 1, 2, 3, 4, 5
 IF_UNUSED, IF_EMPTY = 1, 2
 
-Other = Hello | Sync | Open | Consume | Cancel | Limit | Get | Ask | Answer | Cancelled | Hold | Ready
-Frame = Publish | Post | Deliver | Got | Settle | Report | Credit | Other
+Other = (
+    Hello
+    | Sync
+    | Open
+    | Consume
+    | Cancel
+    | Limit
+    | Get
+    | Ask
+    | Answer
+    | Cancelled
+    | Hold
+    | Ready
+    | Listen
+    | Arrived
+    | Resume
+    | Settled
+)
+Frame = Publish | Post | Deliver | Got | Settle | Report | Credit | Reply | Other
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Other] = msgspec.msgpack.Decoder(Other)
@@ -230,9 +297,9 @@ def publish(queue: int, first: int, block: bytes, *, count: int, base: int, is_r
     return _PUBLISHED.pack(FAMILY, _PUBLISH, queue, first, count, base, is_resent) + block
 
 
-def post(queue: int, first: int, letter: tuple[int, int], block: bytes, *, is_resent: bool) -> bytes:
+def post(queue: int, letter: tuple[int, int], block: bytes, *, is_resent: bool) -> bytes:
     """Encode `Post`; `letter` is source and number."""
-    return _POSTED.pack(FAMILY, _LETTER, queue, first, *letter, is_resent) + block
+    return _POSTED.pack(FAMILY, _LETTER, queue, *letter, is_resent) + block
 
 
 def deliver(outlet: int, first: int, count: int, block: bytes | memoryview) -> bytes:
@@ -262,6 +329,11 @@ def credit(outlet: int, size: int) -> bytes:
     return _CREDITED.pack(FAMILY, _CREDIT, outlet, size)
 
 
+def reply(address: bytes, block: bytes) -> bytes:
+    """Encode `Reply`."""
+    return _REPLIED.pack(FAMILY, _REPLY, len(address)) + address + block
+
+
 def encode(frame: Other) -> bytes:
     """Encode any other frame."""
     return _HEAD.pack(FAMILY, _OTHER) + _encoder.encode(frame)
@@ -283,8 +355,8 @@ def _read_publish(data: bytes | memoryview) -> Publish:
 
 
 def _read_post(data: bytes | memoryview) -> Post:
-    _, _, queue, first, source, number, is_resent = _POSTED.unpack_from(data)
-    return Post(queue, first, source, number, bool(is_resent), data, _POSTED.size)
+    _, _, queue, source, number, is_resent = _POSTED.unpack_from(data)
+    return Post(queue, source, number, bool(is_resent), data, _POSTED.size)
 
 
 def _read_deliver(data: bytes | memoryview) -> Deliver:
@@ -316,6 +388,14 @@ def _read_credit(data: bytes | memoryview) -> Credit:
     return Credit(outlet, size)
 
 
+def _read_reply(data: bytes | memoryview) -> Reply:
+    _, _, size = _REPLIED.unpack_from(data)
+    at = _REPLIED.size + size
+    if len(data) < at:
+        raise BadFrame("an address is cut short")
+    return Reply(bytes(data[_REPLIED.size : at]), data, at)
+
+
 def _read_other(data: bytes | memoryview) -> Other:
     return _decoder.decode(memoryview(data)[_HEAD.size :])
 
@@ -329,4 +409,5 @@ _READERS: dict[int, Callable[[bytes | memoryview], Frame]] = {
     _REPORT: _read_report,
     _CREDIT: _read_credit,
     _OTHER: _read_other,
+    _REPLY: _read_reply,
 }

@@ -59,6 +59,8 @@ class PeerLink:
         self.session = 0
         """Grows with every time the link opens."""
         self.down_at = 0
+        self.is_held = False
+        """Are the outlets of the peer's process kept since the link broke?"""
         self.inbox: deque[bytes] = deque()
         """Frames that wait for metadata."""
         self.awaited = 0
@@ -66,19 +68,29 @@ class PeerLink:
         self._settles: list[bytes] = []
         self._publishes: list[bytes] = []
         self._requests: dict[int, Answered] = {}
+        self.replies: list[bytes] = []
+        """Answers by direct reply-to that wait while the link is full."""
+        self.reply_bytes = 0
+        self.replies_dropped = 0
         # as home: what this node's clients use there
         self.queues: dict[int, RemoteQueue] = {}
         self.active: dict[RemoteQueue, None] = {}
         """Those of them that have something to lose with the link: all others need not hear of it."""
         self.inlets: dict[int, Inlet] = {}
+        self.unsure: list[Callable[[bool], None]] = []
+        """Commits that wait for the link, to know whether what they acknowledged is safe."""
         self.owed_bytes = 0
         self.holding: dict[RemoteQueue, None] = {}
         """Queues whose publishers are held."""
         # as master: what that node's clients use here
         self.outlets: dict[int, Outlet] = {}
+        self.served: set[int] = set()
+        """Consumers of that node which are registered here."""
         self.suspended: dict[int, FarConsumer] = {}
         """Consumers that keep their places while the link is broken."""
         self.streams: dict[int, Stream] = {}
+        self.arrived: dict[tuple[int, int], list[int]] = {}
+        """Dead letters of that node that arrived here, by queue and source, of which it has not been told."""
 
     def reset(self) -> None:
         """The link is gone: nothing that was to be sent is."""
@@ -87,10 +99,19 @@ class PeerLink:
         self.inbox.clear()
         self._settles.clear()
         self._publishes.clear()
+        self.replies.clear()
+        self.reply_bytes = self.replies_dropped = 0
+        self.arrived.clear()
 
     def drop_suspended(self) -> None:
-        """Consumers that were waited for do not come back."""
+        """What was kept while the link was broken is not asked for any more.
+
+        First the messages: a queue that goes with its last consumer must not be asked to take them back.
+        """
+        self.is_held = False
         suspended, self.suspended = self.suspended, {}
+        for outlet in [outlet for outlet in self.outlets.values() if outlet.is_suspended]:
+            outlet.drop()
         for consumer in suspended.values():
             consumer.outlet.queue.cancel(consumer)
 
@@ -109,6 +130,11 @@ class PeerLink:
         """Is more owed to this master than may be?"""
         return self.owed_bytes > limits.forward_owed_bytes_max
 
+    @property
+    def has_settles(self) -> bool:
+        """Is the master to be told in this pass how deliveries ended?"""
+        return self.is_open and bool(self._settles)
+
     # --- sending ---
 
     def greet(self, frame: bytes) -> None:
@@ -117,8 +143,9 @@ class PeerLink:
         self._carrier.carry(self.peer, frame)
 
     def settle(self, frame: bytes) -> None:
-        """Send at the end of the pass, before publishes."""
-        self._settles.append(frame)
+        """Send at the end of the pass, before publishes; nothing if the link is down."""
+        if self.is_open:
+            self._settles.append(frame)
 
     def publish(self, frame: bytes) -> None:
         """Send at the end of the pass."""
@@ -139,6 +166,10 @@ class PeerLink:
             publishes, self._publishes = self._publishes, []
             for frame in publishes:
                 self._emit(frame)
+        if self.arrived:
+            arrived, self.arrived = self.arrived, {}
+            for (queue, source), numbers in arrived.items():
+                self._emit(peerframes.encode(peerframes.Arrived(queue, source, tuple(numbers))))
 
     def _emit(self, frame: bytes) -> None:
         if not self.is_open:

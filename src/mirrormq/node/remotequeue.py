@@ -7,14 +7,15 @@ Guarantees
   while the master says that its consumers fall behind, publishers are parked.
 - While the master is out of reach requests are refused with 404, publishes wait for
   `limits.publish_timeout_us` and are then refused, consumers are kept for `limits.link_grace_us` and then
-  cancelled. What was given up is never taken later: the stream goes on behind it.
+  cancelled. What was given up is never taken later: the stream goes on behind it. After that grace the queue
+  can be deleted without its master.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
-from mirrormq.base.errors import REPLY_NAMES, AmqpError, not_found
+from mirrormq.base.errors import REPLY_NAMES, AmqpError, not_found, precondition_failed
 from mirrormq.broker.arguments import QueueSettings, locked, resource
 from mirrormq.broker.channel import Channel
 from mirrormq.broker.consumer import Consumer, Consumers, move_consumer
@@ -22,11 +23,13 @@ from mirrormq.broker.queueport import Counts, Later, Parkable, QueuePort, Sender
 from mirrormq.kernel.cores import ChannelCore, QueueCore
 from mirrormq.kernel.message import Message
 from mirrormq.meta import records
+from mirrormq.meta.commands import DeleteQueue
 from mirrormq.node import peerframes
 from mirrormq.node.inlet import Inlet
 from mirrormq.node.outgoing import Outgoing
 from mirrormq.node.peerframes import Answer, Got
 from mirrormq.node.peerlink import PeerLink
+from mirrormq.node.postbox import Letter, Postbox
 from mirrormq.wire.table import encode_table
 
 if TYPE_CHECKING:
@@ -73,6 +76,7 @@ class RemoteQueue:
         self.link.queues[record.id] = self
         self._outgoing = Outgoing(self)
         self.log = self._outgoing.log
+        self._postbox = Postbox(self)
 
     # --- what others ask ------------------------------------------------------------------------
 
@@ -101,6 +105,7 @@ class RemoteQueue:
         self.settings = settings
         if self.record.node != self.link.peer:
             self.on_link_down()
+            self.forget_inlets()
             self._leave_link()
             self._join_link(self.switch.link(self.record.node))
 
@@ -128,7 +133,13 @@ class RemoteQueue:
         return self.link
 
     def _is_down(self) -> AmqpError:
-        return not_found(f"home node '{self.record.node}' of durable {self.text} is down or inaccessible")
+        kind = "durable " if self.record.durable else ""
+        return not_found(f"home node '{self.record.node}' of {kind}{self.text} is down or inaccessible")
+
+    @property
+    def _is_away(self) -> bool:
+        """Is the master out of reach for longer than a link needs to come back?"""
+        return not self.link.is_open and self.host.now.mono - self.link.down_at >= limits.link_grace_us
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -166,8 +177,26 @@ class RemoteQueue:
 
     def delete(self, *, if_unused: bool, if_empty: bool) -> Later[int]:
         """Ask the master, which alone can judge the conditions."""
+        if self._is_away and not if_unused:
+            return self._delete_unasked(if_empty=if_empty)
         flags = (peerframes.IF_UNUSED if if_unused else 0) | (peerframes.IF_EMPTY if if_empty else 0)
         return self._count(self._ask(peerframes.DELETE, flags))
+
+    def _delete_unasked(self, *, if_empty: bool) -> Later[int]:
+        """Delete a queue whose master is away, as RabbitMQ does; the master hears of it when it is back.
+
+        Whether it is empty nobody knows, so it is taken not to be. A delete that asks whether somebody uses
+        it is answered like any other question.
+        """
+        if if_empty:
+            raise precondition_failed(f"{self.text} not empty")
+        later: Later[int] = Later()
+        record = self.record
+        command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
+        self.host.propose(command, lambda _: later.answer(0), record.outlives_restart)
+        text = f"{self.text} was deleted although its node '{record.node}' is out of reach"
+        self.host.note("warning", text)
+        return later
 
     def _count(self, asked: Later[Answer]) -> Later[int]:
         later: Later[int] = Later()
@@ -222,7 +251,7 @@ class RemoteQueue:
         if inlet.core.gone or isinstance(answer, AmqpError):
             # The link broke, the queue is gone, or the master refused.
             if consumer not in self._orphans:
-                self._numbers.pop(consumer, None)
+                inlet.remove(self._numbers.pop(consumer, 0))
             later.answer(answer if isinstance(answer, AmqpError) else self._is_down())
             return
         number = self._numbers.get(consumer, 0)
@@ -245,11 +274,13 @@ class RemoteQueue:
     def _cancel_at_master(self, consumer: Consumer) -> Later[None] | None:
         number = self._numbers.pop(consumer)
         inlet = self._inlets.get(consumer.channel.uid)
-        if inlet is None or not self.link.is_open:
+        if inlet is None:
             return None
         # What came back stands before the cancel, which may take the queue with it.
         inlet.flush()
         inlet.remove(number)
+        if not self.link.is_open:
+            return None  # when it is back the consumer does not come again
         later: Later[None] = Later()
         self.link.request(
             lambda request: peerframes.Cancel(request, inlet.number, number), lambda _: later.answer(None)
@@ -305,6 +336,7 @@ class RemoteQueue:
         inlet.awaited -= 1
         if isinstance(answer, Got) and not inlet.core.gone:
             if answer.tag:
+                inlet.catch_up()
                 inlet.take(answer)
             self._gets[channel.uid] = answer
         else:
@@ -327,23 +359,41 @@ class RemoteQueue:
 
     # --- publishing -----------------------------------------------------------------------------
 
+    def close_batch(self) -> None:
+        """What waits goes as one block."""
+        if not self.core.gone:
+            self._outgoing.take(limits.forward_batch_bytes)
+
     def turn(self) -> None:
         """Send what was published in this pass."""
         if not self.core.gone:
             self._outgoing.take()
+            self._postbox.send()
 
     def receive(self, message: Message, sender: Sender, number: int, *, is_resent: bool) -> None:
         """Send a numbered dead letter; its sender hears when the master has it on disk."""
         if self.core.gone:
             sender.arrived(number)
         else:
-            self._outgoing.post((message, sender, number, is_resent))
+            self._postbox.post(Letter(message, sender, number, is_resent=is_resent))
             self.core.touch()
 
     def on_report(self, done: int, refused: list[int]) -> None:
         """The master has taken publishes up to `done` for good, except those it refused."""
         self._outgoing.report(done, refused)
-        if self._is_retired and self._outgoing.is_empty:
+        self._leave_if_done()
+
+    def on_arrived(self, source: int, numbers: tuple[int, ...]) -> None:
+        """The master has these dead letters for good."""
+        self._postbox.arrived(source, numbers)
+        self._leave_if_done()
+
+    @property
+    def _owes(self) -> bool:
+        return not (self._outgoing.is_empty and self._postbox.is_empty)
+
+    def _leave_if_done(self) -> None:
+        if self._is_retired and not self._owes:
             self._leave_link()
 
     # --- the link -------------------------------------------------------------------------------
@@ -351,6 +401,9 @@ class RemoteQueue:
     def on_link_up(self) -> None:
         """Start again: send what is owed, register consumers."""
         self._outgoing.start_again()
+        self._postbox.start_again()
+        for inlet in self._inlets.values():
+            inlet.resume()
         orphans, self._orphans = self._orphans, {}
         for consumer in orphans:
             self._register_again(consumer)
@@ -369,23 +422,26 @@ class RemoteQueue:
         later.when(answered)
 
     def on_link_down(self) -> None:
-        """What clients hold is the master's again; what has arrived and was not seen, too."""
-        for inlet in list(self.link.inlets.values()):
-            if inlet.queue is self:
-                inlet.forget()
+        """Clients keep what they hold for a while; consumers are to be registered again."""
         for consumer in self._numbers:
             if consumer in self.consumers.members:
                 self._orphans[consumer] = None
-        self._inlets.clear()
+
+    def forget_inlets(self) -> None:
+        """What clients hold is the master's again; what has arrived and was not seen, too."""
+        inlets, self._inlets = self._inlets, {}
+        for inlet in inlets.values():
+            inlet.forget()
 
     def on_tick(self) -> None:
         """Give up what waited for the master for too long."""
-        if not (self._inlets or self._orphans or self.consumers or not self._outgoing.is_empty):
+        if not (self._inlets or self._orphans or self.consumers or self._owes):
             self.link.active.pop(self, None)
         if self.link.is_open:
             return
         self._outgoing.give_up()
-        if self._orphans and self.host.now.mono - self.link.down_at >= limits.link_grace_us:
+        if self._is_away:
+            self.forget_inlets()
             orphans, self._orphans = self._orphans, {}
             for consumer in orphans:
                 self._numbers.pop(consumer, None)
@@ -398,7 +454,9 @@ class RemoteQueue:
         """The queue is deleted: nobody waits for it any more."""
         consumers = self.consumers.clear()
         self._outgoing.end()
-        self.on_link_down()
+        self._postbox.end()
+        self.forget_inlets()
+        self._numbers.clear()
         self._orphans.clear()
         self._leave_link()
         self.core.destroy()
@@ -416,8 +474,7 @@ class RemoteQueue:
         self._orphans.clear()
         self._is_retired = True
         self.release_parked()
-        if self._outgoing.is_empty:
-            self._leave_link()
+        self._leave_if_done()
         for consumer in consumers:
             move_consumer(consumer, successor)
 

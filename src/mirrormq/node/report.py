@@ -21,6 +21,7 @@ from mirrormq.meta.state import MetaState
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
     from mirrormq.broker.connection import Connection
+    from mirrormq.broker.queueport import QueuePort
     from mirrormq.broker.vhost import VHost
 
 Row = dict[str, Any]
@@ -199,7 +200,7 @@ def queues(source: Source, found: Iterable[records.Queue]) -> Iterator[Row]:
 
 def queue(source: Source, record: records.Queue) -> Row:
     """One queue: its definition and, while it lives here, its counters."""
-    node = source.node_name
+    node = record.node or source.node_name
     row: Row = {
         "name": record.name,
         "vhost": record.vhost,
@@ -208,7 +209,7 @@ def queue(source: Source, record: records.Queue) -> Row:
         "exclusive": record.exclusive,
         "owner_pid": None if record.owner is None else connection_pid(node, record.owner),
         "arguments": record.arguments,
-        "node": record.node or node,
+        "node": node,
         "type": queue_type(record.arguments),
         "pid": queue_pid(node, record.id),
     }
@@ -221,6 +222,12 @@ def queue(source: Source, record: records.Queue) -> Row:
     if not live.is_local:  # only its master knows how many messages it has
         row["state"] = "running" if live.is_available else "down"
         return row
+    row.update(counters(source, live))
+    return row
+
+
+def counters(source: Source, live: "QueuePort") -> Row:
+    """What only the master of a queue knows of it."""
     core = live.core
     ready, unacked = core.ready, core.unacked
     ready_bytes, unacked_bytes = core.ready_bytes, core.unacked_bytes
@@ -229,24 +236,25 @@ def queue(source: Source, record: records.Queue) -> Row:
         next((member for member in members if member.active), None) if live.settings.single_active else None
     )
     exclusive = next((member for member in members if member.exclusive), None)
-    row.update(
-        state="running",
-        consumers=len(members),
-        messages=ready + unacked,
-        messages_ready=ready,
-        messages_unacknowledged=unacked,
-        messages_ram=ready + unacked,
-        messages_ready_ram=ready,
-        messages_unacknowledged_ram=unacked,
-        message_bytes=ready_bytes + unacked_bytes,
-        message_bytes_ready=ready_bytes,
-        message_bytes_unacknowledged=unacked_bytes,
-        message_bytes_ram=ready_bytes + unacked_bytes,
-        memory=ready_bytes + unacked_bytes,
-        single_active_consumer_tag=None if single is None else single.tag,
-        exclusive_consumer_tag=None if exclusive is None else exclusive.tag,
-        exclusive_consumer_pid=_pid_of(node, exclusive.channel) if isinstance(exclusive, Consumer) else None,
-        message_stats={
+    holder = exclusive.channel if isinstance(exclusive, Consumer) else None
+    return {
+        "state": "running",
+        "consumers": len(members),
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "messages_ram": ready + unacked,
+        "messages_ready_ram": ready,
+        "messages_unacknowledged_ram": unacked,
+        "message_bytes": ready_bytes + unacked_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "message_bytes_ram": ready_bytes + unacked_bytes,
+        "memory": ready_bytes + unacked_bytes,
+        "single_active_consumer_tag": None if single is None else single.tag,
+        "exclusive_consumer_tag": None if exclusive is None else exclusive.tag,
+        "exclusive_consumer_pid": None if holder is None else _pid_of(source.node_name, holder),
+        "message_stats": {
             "publish": core.published,
             "deliver": core.delivered,
             "deliver_no_ack": core.delivered_no_ack,
@@ -255,8 +263,7 @@ def queue(source: Source, record: records.Queue) -> Row:
             "redeliver": core.redelivered,
             "ack": core.acked,
         },
-    )
-    return row
+    }
 
 
 def depths(source: Source) -> Iterator[tuple[int, int]]:

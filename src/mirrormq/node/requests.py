@@ -6,7 +6,7 @@ user on whose behalf it is made: requests about queues, exchanges and bindings n
 as if they had come over AMQP; None is the node's own key, which may do everything.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -319,10 +319,58 @@ class CloseConnections(Request, frozen=True, kw_only=True, tag="close_connection
     reason: str = "Closed via management plugin"
 
 
+class Inquire(Request, frozen=True, kw_only=True, tag="inquire"):
+    """Rows that other nodes hold: `node.inquiry.Replies`. The fields narrow what is asked for.
+
+    `nodes`: whom to ask; None is all others.
+    """
+
+    kind: str
+    vhost: str | None = None
+    name: str = ""
+    owner: str = ""
+    ids: tuple[int, ...] = ()
+    nodes: tuple[str, ...] | None = None
+
+
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):
     """Stop the node as SIGTERM does."""
 
     reason: str = "asked by an administrator"
+
+
+# --- the cluster ---
+
+
+class ForgetClusterNode(Request, frozen=True, kw_only=True, tag="forget_cluster_node"):
+    """Remove a node that is gone for good from the cluster."""
+
+    node: str
+
+
+class LeaveCluster(Request, frozen=True, kw_only=True, tag="leave_cluster"):
+    """May this node leave the cluster? `force`: even if messages are lost with it."""
+
+    force: bool = False
+
+
+class ChangeClusterNodeType(Request, frozen=True, kw_only=True, tag="change_cluster_node_type"):
+    """Give a node another role, this one if none is named."""
+
+    node: str = ""
+    role: Literal["voter", "non-voter", "witness"]
+
+
+class EnableFeatureFlag(Request, frozen=True, kw_only=True, tag="enable_feature_flag"):
+    """Switch a feature on, or `all`."""
+
+    name: str
+
+
+class SetFeatureLevel(Request, frozen=True, kw_only=True, tag="set_feature_level"):
+    """Raise the feature level of the cluster."""
+
+    level: Annotated[int, msgspec.Meta(ge=1)]
 
 
 def named_requests() -> dict[str, type[Request]]:

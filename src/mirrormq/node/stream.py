@@ -4,7 +4,12 @@ Guarantees
 - Each is taken exactly once and in order: `taken` is the highest number so far, kept with the queue's log
   where the queue is durable; what is at or below it is dropped, a gap closes the link and is sent again.
 - A number is reported as done when the message is durable (persistent ones in a durable queue) or in the
-  queue (all others), and everything before it is done, too. Refused ones are named in the same report.
+  queue (all others), and everything before it is done, too. What a restart finds in the log counts as durable
+  when this process has flushed it.
+- Refused ones are named with the report that covers them, and again whenever the stream is opened, until the
+  home node says that it knows. The log keeps them: after a restart they are the numbers missing in it, and
+  those of transient messages that the restart dropped.
+- What the home node has given up is never waited for: it opens the stream behind it, and the log gets a note.
 """
 
 from collections import deque
@@ -13,10 +18,11 @@ from typing import TYPE_CHECKING
 from mirrormq.broker.queue import Queue
 from mirrormq.kernel import forward
 from mirrormq.kernel.crc32c import crc32c
+from mirrormq.kernel.ranges import RangeSet
 from mirrormq.kernel.records import PID_OF_HOMES, PID_OF_LETTERS
 from mirrormq.log.durable import DurableLog
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import BadFrame, Post, Publish
+from mirrormq.node.peerframes import Publish
 
 if TYPE_CHECKING:
     from mirrormq.node.peerlink import PeerLink
@@ -42,8 +48,8 @@ class Stream:
         self.done = 0
         self._told = 0
         self._new_refused: list[int] = []
-        self._refused: deque[int] = deque()
-        """Refused publishes of which the home node may not have heard."""
+        self._refused = RangeSet()
+        """Refused publishes of which the home node may not have heard; a durable queue's log has them."""
         self._is_persistent = False
         """Is something taken in this pass to be flushed?"""
         self._waiting: deque[tuple[int, int]] = deque()
@@ -53,8 +59,19 @@ class Stream:
         log = queue.log
         if isinstance(log, DurableLog):
             for row in [row for row in log.letters if self._is_outdated(row)]:
-                del log.letters[row]
-            self.taken = self.done = log.letters.get(self.pid | PID_OF_LETTERS, 0)
+                log.forget_row(row)
+            self.taken = log.letters.get(self._row, 0)
+            self._refused = log.refused.setdefault(self._row, self._refused)
+            if self.taken and log.durable < log.end:
+                # What a restart found may be in the page cache only, until this process has flushed it.
+                self._waiting.append((log.end, self.taken))
+            else:
+                self.done = self.taken
+
+    @property
+    def _row(self) -> int:
+        """The name of this stream in the log."""
+        return self.pid | PID_OF_LETTERS
 
     def _is_outdated(self, row: int) -> bool:
         """Is this the row of an earlier process of the same node?"""
@@ -65,17 +82,20 @@ class Stream:
 
     def open(self, base: int) -> None:
         """The home node starts again behind `base`: it knows what became of everything up to there."""
+        log = self.queue.log
         if base > self.taken:
             self.taken = base
-            self._keep_row()
+            if isinstance(log, DurableLog) and self.queue.damage is None:
+                log.note_given_up(self._row, base, self.queue.host.now)
         # What is behind `base` and not durable yet is still waited for.
-        while self._waiting and self._waiting[0][1] <= base:
-            self._waiting.popleft()
+        while self._waiting and (self._waiting[0][1] <= base or self._waiting[0][0] <= log.durable):
+            self.done = max(self.done, self._waiting.popleft()[1])
         self.done = max(self.done, base)
         self._forget_refused(base)
-        self._new_refused.clear()
         self._told = self.done
-        self.link.send(peerframes.report(self.queue.record.id, self.done, list(self._refused)))
+        refused = [at for first, last in self._refused.spans_list() for at in range(first, last + 1)]
+        self._tell([at for at in refused if at <= self.done])
+        self._new_refused = [at for at in refused if at > self.done]
         if self._is_held or self._is_alarmed:
             self._tell_held()
 
@@ -94,27 +114,13 @@ class Stream:
         )
         self._is_persistent = self._is_persistent or persistent > 0
 
-    def take_letter(self, frame: Post) -> None:
-        """A dead letter of another node; the queue itself knows whether it has it."""
-        if frame.first > self.taken + 1:
-            raise BadFrame("publishes are missing")
-        message = forward.read_message(frame.data, frame.at)
-        if frame.first <= self.taken or self.queue.core.gone:
-            return
-        self.taken = frame.first
-        if self.queue.outlives:
-            source = _Source(frame.source)
-            self.queue.receive(message, source, frame.number, is_resent=frame.is_resent)
-        else:
-            self.queue.core.push(message, 0, 0, frame.is_resent)
-        self._is_persistent = True
-
     def after_turn(self, limit: int) -> None:
         """What was taken in this pass is in the queue, or refused."""
         self._keep_row()
         log = self.queue.log
         if self._is_persistent and isinstance(log, DurableLog):
-            self._waiting.append((log.end, self.taken))
+            # What was refused is not in the log: nobody waits for more than the last persistent one there.
+            self._waiting.append((log.last_persistent, self.taken))
         elif self._waiting:
             self._waiting.append((self._waiting[-1][0], self.taken))
         else:
@@ -126,27 +132,38 @@ class Stream:
     def _keep_row(self) -> None:
         log = self.queue.log
         if isinstance(log, DurableLog):
-            log.letters[self.pid | PID_OF_LETTERS] = self.taken
+            log.letters[self._row] = self.taken
 
     def refuse(self, number: int) -> None:
         """The queue refused this publish."""
         self._new_refused.append(number)
-        self._refused.append(number)
+        self._refused.add(number, number)
 
     def _forget_refused(self, base: int) -> None:
-        while self._refused and self._refused[0] <= base:
-            self._refused.popleft()
+        """The home node has heard what became of everything up to `base`."""
+        spans = self._refused.spans_list() if self._refused else []
+        if not spans or spans[0][0] > base:
+            return
+        self._refused = RangeSet((max(first, base + 1), last) for first, last in spans if last > base)
+        if isinstance(self.queue.log, DurableLog):
+            self.queue.log.refused[self._row] = self._refused
 
     def report(self) -> bool:
         """Tell the home node what is done by now; False if nothing is left to be told later."""
         durable = self.queue.log.durable
         while self._waiting and self._waiting[0][0] <= durable:
             self.done = self._waiting.popleft()[1]
-        if self.done > self._told or self._new_refused:
-            refused, self._new_refused = self._new_refused, []
+        if self.done > self._told:
+            # Not before everything up to them is done: what the home node has not let go of is sent again
+            # after a crash, and may then be taken.
+            refused = [number for number in self._new_refused if number <= self.done]
+            self._new_refused = self._new_refused[len(refused) :]
             self._told = self.done
-            self.link.send(peerframes.report(self.queue.record.id, self.done, refused))
+            self._tell(refused)
         return bool(self._waiting)
+
+    def _tell(self, refused: list[int]) -> None:
+        self.link.send(peerframes.report(self.queue.record.id, self.done, refused))
 
     # --- back-pressure: the queue parks this home node as it parks a connection ---
 
@@ -170,15 +187,3 @@ class Stream:
         if self.link.streams.get(queue_id) is self:  # else the home node has started again
             is_held = self._is_held or self._is_alarmed
             self.link.send(peerframes.encode(peerframes.Hold(queue_id, is_held)))
-
-
-class _Source:
-    """The queue of another node in which a letter died. Its master hears through the report of the stream."""
-
-    __slots__ = ("queue_id",)
-
-    def __init__(self, queue_id: int) -> None:
-        self.queue_id = queue_id
-
-    def arrived(self, number: int) -> None:
-        """The report follows when the log is durable."""

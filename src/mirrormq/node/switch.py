@@ -24,7 +24,7 @@ from mirrormq.kernel.forward import Malformed
 from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.kernel.records import PID_OF_HOMES
 from mirrormq.meta import records
-from mirrormq.node import homeside, masterside, peerframes
+from mirrormq.node import farreply, homeside, masterside, peerframes
 from mirrormq.node.peerframes import BadFrame, Hello, Ready, Sync
 from mirrormq.node.peerlink import PeerLink
 from mirrormq.node.remotequeue import RemoteQueue
@@ -51,6 +51,11 @@ class PeerEffects(Protocol):
 class NodePort(Host, Protocol):
     """The node, as forwarding sees it."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Is there no other node in the cluster?"""
+        ...
+
     def turn_queues(self) -> None:
         """Give every touched queue its turn."""
         ...
@@ -63,13 +68,12 @@ class NodePort(Host, Protocol):
 class Switch:
     """All links of this node, and the queues behind them."""
 
-    def __init__(self, node: NodePort, effects: PeerEffects, members: frozenset[str]) -> None:
+    def __init__(self, node: NodePort, effects: PeerEffects) -> None:
         self.node = node
         self._effects = effects
-        self.members = set(members)
-        """The other nodes of the cluster. A queue of a node that is none of them is served here: the node has
-        a new name.
-        """
+        self._is_begun = False
+        self._early: dict[str, list[bytes]] = {}
+        """Frames of linked nodes that came before this node could serve them: greetings."""
         self.pid = make_pid(node.node_name, node.rng.token(5))
         self.links: dict[str, PeerLink] = {}
         self.masters: dict[int, Queue] = {}
@@ -89,8 +93,8 @@ class Switch:
     # --- queues ---------------------------------------------------------------------------------
 
     def is_master(self, record: records.Queue) -> bool:
-        """Is this node the queue's master?"""
-        return record.node not in self.members
+        """Is this node the queue's master? One that has been given a new name is alone."""
+        return record.node == self.node.node_name or self.node.is_alone
 
     def make_queue(
         self, host: Host, vhost: "VHost", record: records.Queue, settings: QueueSettings
@@ -117,6 +121,14 @@ class Switch:
             stream = link.streams.get(queue.record.id)
             if stream is not None and stream.pid == pid:
                 stream.refuse(number)
+
+    def report_later(self, stream: Stream) -> None:
+        """Something a stream has taken is not durable yet, maybe."""
+        self._reporting[stream] = None
+
+    def listener(self, pid: int, address: bytes) -> farreply.FarListener | None:
+        """Who waits for answers on the node with this process; None if it is out of reach."""
+        return farreply.find(self, pid, address)
 
     # --- links ----------------------------------------------------------------------------------
 
@@ -148,15 +160,27 @@ class Switch:
         else:
             self._effects.send(peer, peerframes.BULK, payload)
 
+    def begin(self, linked: Iterable[str]) -> None:
+        """The queues are there: greet the nodes that are linked already."""
+        self._is_begun = True
+        early, self._early = self._early, {}
+        for peer in linked:
+            self.link_change(peer, True)
+            for payload in early.get(peer, ()):
+                self.peer_frame(peer, payload)
+
     def link_change(self, peer: str, is_up: bool) -> None:
         """A link came up or went down."""
+        if not self._is_begun:
+            self._early.pop(peer, None)
+            return
         link = self.link(peer)
         if link.is_up:
             self._down(link)
         if is_up:
-            self.members.add(peer)
             link.is_up = True
-            link.greet(peerframes.encode(Hello(self.pid, self.meta_index)))
+            held = link.pid if link.is_held else 0
+            link.greet(peerframes.encode(Hello(self.pid, self.meta_index, held)))
 
     def link_full(self, peer: str, is_full: bool) -> None:
         """A link takes no more for now, or takes more again."""
@@ -165,26 +189,36 @@ class Switch:
         for outlet in list(link.outlets.values()):
             outlet.set_blocked(is_full)
         if not is_full:
+            farreply.link_writable(link)
             for queue in list(link.active):
                 queue.core.touch()
 
     def _down(self, link: PeerLink) -> None:
         link.reset()
         link.down_at = self.node.now.mono
+        link.is_held = True
         for outlet in list(link.outlets.values()):
             outlet.suspend()
         for queue in list(link.active):
             queue.on_link_down()
-        for inlet in list(link.inlets.values()):
-            inlet.forget()
         for waiting in link.take_requests():
             waiting(not_found(f"node '{link.peer}' is out of reach"))
+
+    def peer_died(self, peer: str) -> None:
+        """That node's process is known to be gone: what was kept for it is given out again at once."""
+        link = self.links.get(peer)
+        if link is not None and not link.is_up:
+            link.drop_suspended()
 
     def _hello(self, link: PeerLink, frame: Hello) -> None:
         if link.is_open:
             raise BadFrame("a second greeting")
         if frame.pid >> PID_OF_HOMES.bit_length() - 1 != 1:
             raise BadFrame("no process has this id")
+        is_resumed = link.pid == frame.pid and frame.held == self.pid
+        if not is_resumed:
+            for queue in list(link.active):
+                queue.forget_inlets()  # the master has given everything out again
         if link.pid != frame.pid:
             # Another process: what the one before consumed and published is over.
             link.pid = frame.pid
@@ -198,11 +232,18 @@ class Switch:
         for queue in list(link.active):
             queue.on_link_up()
         link.send(peerframes.encode(Ready()))
+        self._settle_unsure(link, is_resumed=is_resumed)
 
     # --- frames ---------------------------------------------------------------------------------
 
     def peer_frame(self, peer: str, payload: bytes | memoryview) -> None:
         """A frame arrived; nothing refers to it afterwards."""
+        if not self._is_begun:
+            # Nobody says more than a greeting before it is greeted.
+            kept = self._early.setdefault(peer, [])
+            if len(kept) < limits.early_frames_max:
+                kept.append(bytes(payload))
+            return
         link = self.link(peer)
         if not link.is_up:
             return  # cut a moment ago
@@ -305,35 +346,59 @@ class Switch:
                 for stream in link.streams.values():
                     stream.set_alarm(self._is_alarmed)
 
-    def after_flush(self, done: Callable[[], None]) -> None:
-        """Call `done` when the masters of queues used here have flushed what they were told so far."""
-        self.catch_up()
-        asked = [link for link in self.links.values() if link.is_open and link.inlets]
-        left = len(asked)
+    def after_flush(self, done: Callable[[bool], None]) -> None:
+        """Call `done` when the masters that are told now how deliveries ended have that on disk.
 
-        def answered(_: object) -> None:
-            nonlocal left
+        With False if one of them went out of reach before it said so, and did not come back in time.
+        """
+        self.node.turn_queues()
+        asked = [link for link in self.links.values() if link.has_settles]
+        left = len(asked)
+        are_sure = True
+
+        def answered(is_sure: bool) -> None:
+            nonlocal left, are_sure
             left -= 1
+            are_sure = are_sure and is_sure
             if left == 0:
-                done()
+                done(are_sure)
 
         for link in asked:
-            link.request(lambda number: peerframes.Ask(number, 0, peerframes.FLUSH, 0), answered)
+            self._ask_flush(link, answered)
         if not asked:
-            done()
+            done(True)
+
+    def _ask_flush(self, link: PeerLink, done: Callable[[bool], None]) -> None:
+        def answered(answer: object) -> None:
+            if isinstance(answer, peerframes.Answer):
+                done(True)
+            else:
+                link.unsure.append(done)  # when the link is back, the master is told again, and asked
+
+        link.request(lambda number: peerframes.Ask(number, 0, peerframes.FLUSH, 0), answered)
+
+    def _settle_unsure(self, link: PeerLink, *, is_resumed: bool) -> None:
+        unsure, link.unsure = link.unsure, []
+        for done in unsure:
+            if is_resumed:
+                self._ask_flush(link, done)
+            else:
+                done(False)
 
     def tick(self) -> None:
         """Give up what has waited for too long."""
         now = self.node.now.mono
         for link in self.links.values():
+            if link.unsure and not link.is_open and now - link.down_at >= limits.link_grace_us:
+                self._settle_unsure(link, is_resumed=False)
             for queue in list(link.active):
                 queue.on_tick()
             for inlet in list(link.inlets.values()):
                 inlet.on_tick()
-            if link.suspended and now - link.down_at >= limits.link_grace_us:
+            if link.is_held and not link.is_up and now - link.down_at >= limits.link_grace_us:
                 link.drop_suspended()
 
 
 Server = Callable[[Switch, PeerLink, Any], None]
 
-_SERVERS: dict[type, Server] = {**homeside.SERVERS, **masterside.SERVERS}
+_SERVERS: dict[type, Server] = {**homeside.SERVERS, **masterside.SERVERS, **farreply.SERVERS}

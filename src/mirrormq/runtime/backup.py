@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mirrormq import __version__
+from mirrormq.cluster.raft.recovery import SNAPSHOT
 from mirrormq.log import checkpoint, journal, segments
-from mirrormq.meta.recovery import SNAPSHOT
 from mirrormq.node.backup import Image
 from mirrormq.node.node import Node
 from mirrormq.node.steps import Refusal

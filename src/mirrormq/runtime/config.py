@@ -14,11 +14,15 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mirrormq.base import limits
+from mirrormq.meta.records import Policy
+from mirrormq.runtime import policies
 from mirrormq.runtime.faults import ConfigError
 from mirrormq.runtime.names import IGNORED, NAMES, OUTSIDE, REFUSED, SERVICE_LINKS, Name, Shape
-from mirrormq.runtime.settings import LinkTlsSettings, Settings
-from mirrormq.runtime.values import Value
+from mirrormq.runtime.settings import LinkSettings, LinkTlsSettings, Settings
+from mirrormq.runtime.values import PeerName, Value
 
 PREFIX = "MIRRORMQ_"
 
@@ -56,8 +60,16 @@ def load(files: Iterable[str], environment: Mapping[str, str], command_line: Sou
         config_files=tuple(named),
         data_dir=settings.data_dir or str(Path("data") / settings.node_name),
         cluster_name=settings.cluster_name or settings.node_name,
+        links=_advertised(settings),
+        mirroring_policies=tuple(
+            msgspec.structs.replace(policy, vhost=policy.vhost or settings.default_user.vhost)
+            for policy in settings.mirroring_policies
+        ),
     )
     _check(settings)
+    _check_cluster(settings)
+    if settings.cluster_nodes and _listed(settings) is None:
+        warnings.append(f"cluster_nodes does not list this node, {settings.node_name}")
     return Loaded(settings, tuple(warnings))
 
 
@@ -144,12 +156,17 @@ def variable(key: str) -> str:
 def _apply(source: Source, fields: dict[str, object], warnings: list[str]) -> None:
     """Lay one source over what earlier ones said. A list given here replaces an earlier list as a whole."""
     lists: dict[str, list[object]] = {}
+    tables: dict[str, policies.Written] = {}
+    wheres: dict[str, str] = {}
     for given in source:
         name, word = _find(given)
         if name is None:
             _pass_over(given, warnings)
         elif name.shape is Shape.ONE:
             fields[name.field] = _read(name, given.value, given)
+        elif name.shape is Shape.TABLES:
+            _gather(tables, word, given)
+            wheres[name.field] = given.where
         elif word is None:
             lists[name.field] = [_read(name, item, given) for item in _items(given.value)]
         elif name.shape is Shape.LIST:
@@ -158,6 +175,7 @@ def _apply(source: Source, fields: dict[str, object], warnings: list[str]) -> No
             words = lists.setdefault(name.field, _words_so_far(name, fields))
             _switch(words, word, given)
     fields.update({field: tuple(items) for field, items in lists.items()})
+    fields.update({field: _read_policies(tables, where) for field, where in wheres.items()})
     fields.pop("", None)
 
 
@@ -168,7 +186,9 @@ def _find(given: Given) -> tuple[Name | None, str | None]:
             return name, None
     stem, _, word = given.key.rpartition(".")
     for name in NAMES:
-        if name.shape is not Shape.ONE and stem == name.key:
+        if name.shape is Shape.TABLES and given.key.startswith(f"{name.key}."):
+            return name, given.key.removeprefix(f"{name.key}.")
+        if name.shape is not Shape.ONE and stem in {name.key, *name.also}:
             return name, word
     return None, None
 
@@ -203,6 +223,25 @@ def _read(name: Name, value: Any, given: Given) -> object:
     except ValueError as error:
         reason = "its value is not valid" if name.secret else str(error)
         raise ConfigError(f"{given.where}: {given.key}: {reason}.") from None
+
+
+def _gather(tables: dict[str, policies.Written], path: str | None, given: Given) -> None:
+    """Take in a line of a table, or all tables at once."""
+    try:
+        if path is None:
+            tables.clear()
+            tables.update(policies.tables(given.value))
+        else:
+            policies.gather(tables, path, given.value)
+    except ValueError as error:
+        raise ConfigError(f"{given.where}: {given.key}: {error}.") from None
+
+
+def _read_policies(tables: dict[str, policies.Written], where: str) -> tuple[Policy, ...]:
+    try:
+        return tuple(policies.read(name, written) for name, written in tables.items())
+    except ValueError as error:
+        raise ConfigError(f"{where}: mirroring_policy: {error}.") from None
 
 
 def _items(value: Any) -> list[Any]:
@@ -263,7 +302,39 @@ def _check(settings: Settings) -> None:
             "proxy_protocol needs proxy_protocol_sources, the addresses of your proxies (e.g. 10.0.0.0/8):"
             " whoever may send the header can claim any address."
         )
+    for policy in settings.mirroring_policies:
+        if policy.vhost != settings.default_user.vhost:
+            raise ConfigError(
+                f"mirroring_policy: policy '{policy.name}' is for vhost '{policy.vhost}', which a new cluster"
+                f" does not have: its only one is '{settings.default_user.vhost}' (default_vhost)."
+            )
     if settings.argon2_memory_kib < 8 * settings.argon2_lanes:
         raise ConfigError("password_hashing.argon2.memory must be at least 8 KiB per lane.")
     if not settings.listen and not settings.listen_tls:
         raise ConfigError("No listener is left: give listeners.tcp or listeners.ssl a port.")
+
+
+def _check_cluster(settings: Settings) -> None:
+    """Refuse a list of nodes that cannot form one cluster."""
+    listed = settings.cluster_nodes
+    if len(listed) > limits.raft_members_max:
+        raise ConfigError(f"cluster_nodes lists {len(listed)} nodes; {limits.raft_members_max} is the most.")
+    for place, peer in enumerate(listed):
+        for other in listed[:place]:
+            if other.name == peer.name:
+                raise ConfigError(f"cluster_nodes lists {peer.name} twice.")
+            if other.address == peer.address:
+                raise ConfigError(f"cluster_nodes lists {other.name} and {peer.name} at the same address.")
+
+
+def _listed(settings: Settings) -> PeerName | None:
+    """How this node stands in the list of all."""
+    return next((peer for peer in settings.cluster_nodes if peer.name == settings.node_name), None)
+
+
+def _advertised(settings: Settings) -> LinkSettings:
+    """Where others reach this node, if it is not told: where the list that all of them have says."""
+    listed = _listed(settings)
+    if settings.links.advertise is not None or listed is None:
+        return settings.links
+    return dataclasses.replace(settings.links, advertise=listed.address)

@@ -22,6 +22,9 @@ from mirrormq.runtime.logs import Log
 
 DiskEffect = fx.Append | fx.Flush | fx.Read | fx.Replace | fx.Remove
 Data = bytes | None
+Frame = bytes | memoryview
+Bytes = bytes
+"""For the class below, which has a method of that name."""
 NEVER = 1 << 62
 """Later than any timer."""
 
@@ -49,6 +52,12 @@ class NodeInputs(Protocol):
     def next_timer(self) -> int | None: ...  # noqa: D102
     def take_output(self, conn: int) -> bytes | memoryview: ...  # noqa: D102
     def admin(self, now: Now, request: Request, done: Done) -> None: ...  # noqa: D102
+    def link_change(  # noqa: D102
+        self, now: Now, peer: str, is_up: bool, cluster: bytes, *, eof: bool
+    ) -> None: ...
+    def peer_frame(self, now: Now, peer: str, payload: Frame) -> None: ...  # noqa: D102
+    def link_full(self, now: Now, peer: str) -> None: ...  # noqa: D102
+    def link_writable(self, now: Now, peer: str) -> None: ...  # noqa: D102
     def drain(self, now: Now, reason: str) -> None: ...  # noqa: D102
 
 
@@ -68,6 +77,16 @@ class Disk(Protocol):
     def order(self, effect: DiskEffect) -> None: ...  # noqa: D102
 
 
+class Courier(Protocol):
+    """Where effects on links go."""
+
+    def introduce(self, effect: fx.Introduce) -> None: ...  # noqa: D102
+    def dial(self, effect: fx.Dial) -> None: ...  # noqa: D102
+    def undial(self, effect: fx.Undial) -> None: ...  # noqa: D102
+    def send(self, effect: fx.Send) -> None: ...  # noqa: D102
+    def cut(self, effect: fx.Cut) -> None: ...  # noqa: D102
+
+
 NodeT = TypeVar("NodeT", bound=NodeInputs)
 
 
@@ -84,10 +103,13 @@ class Driver(Generic[NodeT]):
         """Done with a reason when the node cannot go on."""
         self.asked_to_stop: asyncio.Future[str] = loop.create_future()
         """Done with a reason when an administrator wants the node to stop."""
+        self.on_doors: Callable[[bool], None] = _ignore
+        """Called when the node wants clients to be let in, or no more."""
         self._emptied: asyncio.Future[None] | None = None
         self.now: Callable[[], Now] = clock.now
         self._conn = 0
         self._is_pass_due = False
+        self._is_left = False
         self._ticker: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
@@ -105,6 +127,7 @@ class Driver(Generic[NodeT]):
             fx.Work: self._work,
             fx.Note: self._note,
             fx.Stop: self._stop,
+            fx.Doors: self._doors,
         }
 
     # Inputs from the listener. `client_bytes` is the hot one.
@@ -150,6 +173,38 @@ class Driver(Generic[NodeT]):
         if self._emptied is not None and not self.clients and not self._emptied.done():
             self._emptied.set_result(None)
         self.node.client_closed(self.now(), conn)
+        self._after()
+
+    # Inputs from the links.
+
+    def serve_links(self, courier: Courier) -> None:
+        """Let the node have links to other nodes."""
+        self._carry_out |= {
+            fx.Introduce: courier.introduce,
+            fx.Dial: courier.dial,
+            fx.Undial: courier.undial,
+            fx.Send: courier.send,
+            fx.Cut: courier.cut,
+        }
+
+    def link_change(self, peer: str, cluster: Bytes, *, is_up: bool, eof: bool = False) -> None:
+        """A link came up or went down."""
+        self.node.link_change(self.now(), peer, is_up, cluster, eof=eof)
+        self._after()
+
+    def peer_frame(self, peer: str, payload: Frame) -> None:
+        """A frame arrived; nothing refers to it after this."""
+        self.node.peer_frame(self.now(), peer, payload)
+        self._after()
+
+    def link_full(self, peer: str) -> None:
+        """A link takes no more for now."""
+        self.node.link_full(self.now(), peer)
+        self._after()
+
+    def link_writable(self, peer: str) -> None:
+        """A link takes more again."""
+        self.node.link_writable(self.now(), peer)
         self._after()
 
     # Inputs from the rest of the machine.
@@ -219,6 +274,10 @@ class Driver(Generic[NodeT]):
             client.abort()
         self._hashing.shutdown(wait=False, cancel_futures=True)
 
+    def leave(self) -> None:
+        """The disk is closed: what late sockets still make the node want is carried out no more."""
+        self._is_left = True
+
     # The pass.
 
     def _after(self) -> None:
@@ -227,6 +286,14 @@ class Driver(Generic[NodeT]):
         if not self._is_pass_due:
             self._is_pass_due = True
             self.loop.call_soon(self._end_pass)
+
+    def _die_of(self, error: Exception) -> None:
+        import traceback
+
+        text = "".join(traceback.format_exception(error))
+        self.log.note("critical", f"internal error in a pass: {text}", {}, self.now().wall)
+        self._is_left = True
+        self.fail("internal error in a pass")
 
     def _blame(self, conn: int, error: Exception) -> None:
         import traceback
@@ -237,7 +304,14 @@ class Driver(Generic[NodeT]):
 
     def _end_pass(self) -> None:
         self._is_pass_due = False
-        self.node.end_pass(self.now())
+        if self._is_left:
+            return
+        try:
+            self.node.end_pass(self.now())
+        except Exception as error:  # noqa: BLE001
+            # Half a pass was done, for everybody: what the disk holds is whole, what memory holds is not.
+            self._die_of(error)
+            return
         if self.node.effects:
             self._drain()
         if self.node.needs_pass:
@@ -253,6 +327,8 @@ class Driver(Generic[NodeT]):
         effects = self.node.effects
         while effects:
             for effect in effects.take():
+                if self._is_left:
+                    break
                 carry_out[type(effect)](effect)
 
     def _tick(self) -> None:
@@ -313,6 +389,9 @@ class Driver(Generic[NodeT]):
         if not self.asked_to_stop.done():
             self.asked_to_stop.set_result(effect.reason)
 
+    def _doors(self, effect: fx.Doors) -> None:
+        self.on_doors(effect.is_open)
+
     def _work(self, effect: fx.Work) -> None:
         """Hash off the loop, one at a time: a hash takes tens of milliseconds and 19 MiB."""
         future = self._hashing.submit(hash_work, effect.kind, effect.args)
@@ -326,3 +405,7 @@ class Driver(Generic[NodeT]):
     def _work_done(self, token: int, finished: Future[Any]) -> None:
         self.node.work_done(self.now(), token, finished.result())
         self._after()
+
+
+def _ignore(_: bool) -> None:
+    """Nobody listens yet."""

@@ -6,10 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from mirrormq.meta.records import Policy
 from mirrormq.runtime.logs import HIDDEN
 from mirrormq.runtime.names import NAMES
 from mirrormq.runtime.settings import Settings
-from mirrormq.runtime.values import Address, Share
+from mirrormq.runtime.values import Address, PeerName, Share
 
 
 def facts(settings: Settings, listeners: Sequence[tuple[str, Address]], files_max: int) -> Mapping[str, Any]:
@@ -45,8 +48,10 @@ def shown_settings(settings: Settings) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, Share):
         return value.of_memory
-    if isinstance(value, tuple) and not isinstance(value, Address):
+    if isinstance(value, tuple) and not isinstance(value, Address | PeerName):
         return [_plain(item) for item in value]
+    if isinstance(value, Policy):
+        return msgspec.to_builtins(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 

@@ -41,6 +41,9 @@ Names = list[str]
 Tokens = list[int]
 TEMPORARY = ".new"
 
+FULL_CLOSE_S = 1.0
+"""How long a stop waits for a disk that is full."""
+
 
 class Hearer(NamedTuple):
     """Whom the files tell what was done."""
@@ -217,6 +220,8 @@ class Files:
 
     def close(self, timeout_s: float) -> bool:
         """Finish what was ordered, tell it, and stop; False if the disk did not finish in time."""
+        if self._reserve.is_waiting:
+            timeout_s = min(timeout_s, FULL_CLOSE_S)  # space will not come because somebody stops
         until = time.monotonic() + timeout_s
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)

@@ -4,6 +4,10 @@
 format. `node.key` makes whoever can read it an administrator of this node and is therefore readable by the
 node's own user only, as is `cluster.secret`, by which the nodes of a cluster know each other. `node.json`
 says where the running node answers; it is gone when the node is.
+
+What an administrator decides while the application is stopped is kept for its next start: `cluster.join`
+names the node whose cluster it joins, with `cluster.force_boot` it does not wait for others. `reset.begun` is
+there while the folder is emptied, so that a reset that was cut short is finished before anything is read.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from mirrormq.base import limits
 from mirrormq.runtime.faults import StartError
@@ -23,7 +30,24 @@ from mirrormq.runtime.processes import describe_process
 FORMAT = 1
 """Number of the data format this version writes. A newer one is refused, an older one will be upgraded."""
 
-OWN_FILES = frozenset({"lock", "VERSION", "node.key", "node.json", "reserve", "cluster.secret"})
+TEMPORARY = ".new"
+JOIN = "cluster.join"
+FORCE_BOOT = "cluster.force_boot"
+LINKED = "cluster.linked"
+RESET = "reset.begun"
+
+STAYING = frozenset({"lock", "VERSION", "node.key", "node.json", "reserve", "cluster.secret"})
+"""What is no data: it survives a reset."""
+OWN_FILES = STAYING | {JOIN, FORCE_BOOT, LINKED, RESET}
+FOREIGN = frozenset({"lost+found"})
+"""What a file system puts into a folder that is one."""
+
+
+class Contact(NamedTuple):
+    """A node through which this one joins a cluster, and host:port at which it is reached."""
+
+    node: str
+    address: str
 
 
 class DataFolder:
@@ -36,13 +60,13 @@ class DataFolder:
 
     def announce(self, content: bytes) -> None:
         """Write node.json, replacing it whole."""
-        temporary = self.path / "node.json.new"
+        temporary = self.path / ("node.json" + TEMPORARY)
         temporary.write_bytes(content)
         temporary.replace(self.path / "node.json")
 
     def withdraw(self) -> None:
         """Nobody answers where node.json says."""
-        for name in ("node.json", "node.json.new"):
+        for name in ("node.json", "node.json" + TEMPORARY):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
 
@@ -52,7 +76,7 @@ class DataFolder:
         The file is made at the first call; to join nodes, copy it from one data folder to the others.
         """
         try:
-            secret = setting or _read_private(self.path / "cluster.secret")
+            secret = setting or read_private(self.path / "cluster.secret")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
             raise StartError(f"{self.path / 'cluster.secret'} cannot be used: {reason}.") from None
@@ -60,6 +84,60 @@ class DataFolder:
             where = "cluster_secret" if setting else str(self.path / "cluster.secret")
             raise StartError(f"{where} must have at least {limits.peer_secret_chars_min} characters.")
         return secret.encode()
+
+    def linked(self) -> list[str]:
+        """Addresses of the other nodes of the cluster, as they were last known."""
+        try:
+            return msgspec.json.decode((self.path / LINKED).read_bytes(), type=list[str])
+        except (OSError, msgspec.MsgspecError):
+            return []
+
+    def put_linked(self, addresses: list[str]) -> None:
+        """Keep the addresses of the other nodes; raises OSError."""
+        _write_durably(self.path / LINKED, msgspec.json.encode(addresses))
+
+    def has_data(self) -> bool:
+        """Whether a node has ever lived here, since the folder was made or reset."""
+        names = {entry.name.removesuffix(TEMPORARY) for entry in self.path.iterdir()}
+        return bool(names - OWN_FILES - FOREIGN)
+
+    def reset(self) -> None:
+        """Make it as new, but for the keys; raises OSError. Cut short, it is finished at the next start."""
+        _write_durably(self.path / RESET, b"")
+        _finish_reset(self.path)
+
+    def contact(self) -> Contact | None:
+        """Whom the next start asks to be let into its cluster."""
+        path = self.path / JOIN
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+            return Contact(found["node"], found["address"])
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StartError(f"{path} cannot be read: {error.strerror}.") from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
+            raise StartError(f"{path} is damaged: run join_cluster again, or remove the file.") from None
+
+    def put_contact(self, contact: Contact) -> None:
+        """Let the next start join a cluster."""
+        _write_durably(self.path / JOIN, msgspec.json.encode(contact._asdict()))
+
+    def drop_contact(self) -> None:
+        """The node has joined."""
+        (self.path / JOIN).unlink(missing_ok=True)
+
+    def is_boot_forced(self) -> bool:
+        """Whether the next start must not wait for other nodes."""
+        return (self.path / FORCE_BOOT).exists()
+
+    def put_force_boot(self) -> None:
+        """Let the next start not wait for other nodes."""
+        put_force_boot(self.path)
+
+    def drop_force_boot(self) -> None:
+        """The node has started."""
+        (self.path / FORCE_BOOT).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give the folder up."""
@@ -82,7 +160,9 @@ def open_folder(path: Path, *, fresh: bool) -> DataFolder:
         if fresh:
             _empty(path)
         _check_format(path)
-        folder.key = _read_private(path / "node.key")
+        if (path / RESET).exists():
+            _finish_reset(path)
+        folder.key = read_private(path / "node.key")
     except OSError as error:
         os.close(lock)
         raise StartError(
@@ -92,6 +172,11 @@ def open_folder(path: Path, *, fresh: bool) -> DataFolder:
         os.close(lock)
         raise
     return folder
+
+
+def put_force_boot(path: Path) -> None:
+    """Let the next start of a locked folder's node not wait for others; raises OSError."""
+    _write_durably(path / FORCE_BOOT, b"")
 
 
 @contextlib.contextmanager
@@ -161,6 +246,39 @@ def _empty(path: Path) -> None:
             entry.unlink()
 
 
+def _finish_reset(path: Path) -> None:
+    """Remove all data, and at last the mark by which an interrupted reset is known."""
+    for entry in path.iterdir():
+        if entry.name in STAYING | FOREIGN or entry.name == RESET:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    # A mark that is gone before what it stands for would leave half a folder behind.
+    _flush_folder(path)
+    (path / RESET).unlink()
+    _flush_folder(path)
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + TEMPORARY)
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _flush_folder(path.parent)
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _check_format(path: Path) -> None:
     version = path / "VERSION"
     try:
@@ -180,7 +298,7 @@ def _check_format(path: Path) -> None:
         )
 
 
-def _read_private(path: Path) -> str:
+def read_private(path: Path) -> str:
     """Read a random key, made when it is first asked for. Others cannot read it, not even for a moment."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -26,6 +26,8 @@ def raise_file_limit() -> int:
 
 def tune_garbage_collection() -> None:
     """Keep what start-up made out of every later collection, and collect seldom."""
+    # Frozen by an earlier start of the application, and gone with it.
+    gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -51,6 +53,10 @@ class ServiceManager:
     def ready(self, status: str) -> None:
         """The node accepts connections."""
         self._send(f"READY=1\nSTATUS={status}")
+
+    def status(self, text: str) -> None:
+        """Tell what the node is doing."""
+        self._send(f"STATUS={text}")
 
     def reloading(self) -> None:
         """The node reads its files again; `ready` follows."""

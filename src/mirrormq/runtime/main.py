@@ -14,6 +14,7 @@ import shlex
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from mirrormq.runtime import banner, config
 from mirrormq.runtime.faults import ConfigError, StartError
 from mirrormq.runtime.folder import is_locked
 from mirrormq.runtime.logs import Bridge, Log, open_log
-from mirrormq.runtime.ports import ADMIN_OFFSET, PORT_BASE_MAX, free_base
+from mirrormq.runtime.ports import ADMIN_OFFSET, CLUSTER_OFFSET, PORT_BASE_MAX, free_base
 from mirrormq.runtime.settings import Settings
 from mirrormq.runtime.values import Value
 
@@ -33,7 +34,7 @@ COULD_NOT_START = 1
 def serve(argv: Sequence[str]) -> int:
     """Run a node until it is stopped; returns the exit code."""
     # Until the loop has its own handlers: process 1 has no default action for SIGTERM.
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     options = parser().parse_args(argv)
     try:
         loaded = load_settings(options)
@@ -41,13 +42,13 @@ def serve(argv: Sequence[str]) -> int:
             return _checked(loaded)
         log = _open_log(loaded.settings)
     except StartError as error:
-        return _say(error)
+        return say(error)
     for warning in loaded.warnings:
         log.note("warning", warning, {}, _wall())
     try:
         return _run(options, loaded.settings, log)
     except StartError as error:
-        return _say(error)
+        return say(error)
     except KeyboardInterrupt:
         return COULD_NOT_START
     finally:
@@ -68,7 +69,12 @@ def parser() -> argparse.ArgumentParser:
     option("--data", metavar="DIR", help="data folder of this node (./data/<node name>)")
     option("--data-root", metavar="DIR", help="folder in which each node has its data folder (./data)")
     option("--node-name", metavar="NAME@HOST", help="name of this node (mirrormq@<hostname>)")
-    option("--port-base", type=_port_base, metavar="N", help="AMQP on port N, the admin API on N + 10000")
+    option(
+        "--port-base",
+        type=port_base,
+        metavar="N",
+        help="AMQP on port N, the admin API on N + 10000, other nodes on N + 20000",
+    )
     option("--listen", action="append", default=[], metavar="[HOST:]PORT", help="where to listen; repeatable")
     option("--no-admin", action="store_true", help="serve no admin API")
     option("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
@@ -97,6 +103,7 @@ def load_settings(options: argparse.Namespace) -> config.Loaded:
     if options.port_base is not None:
         give("listeners.tcp", options.port_base, "--port-base")
         give("management.tcp.port", options.port_base + ADMIN_OFFSET, "--port-base")
+        give("cluster_listen", options.port_base + CLUSTER_OFFSET, "--port-base")
     if options.listen:
         give("listeners.tcp", ",".join(options.listen), "--listen")
     if options.no_admin:
@@ -116,7 +123,7 @@ def load_settings(options: argparse.Namespace) -> config.Loaded:
 def cure(options: argparse.Namespace, settings: Settings) -> str:
     """Return a command line that would work where this one met a busy port."""
     wanted = next((address.port for address in settings.listen), 5672)
-    base = free_base(wanted, lambda port: (port, port + ADMIN_OFFSET))
+    base = free_base(wanted, lambda port: (port, port + ADMIN_OFFSET, port + CLUSTER_OFFSET))
     words = [*shlex.split(options.invoked_as), "--port-base", str(base)]
     for file in options.config:
         words += ["--config", file]
@@ -140,11 +147,21 @@ def _run(options: argparse.Namespace, settings: Settings, log: Log) -> int:
         if options.ready_fd is not None:
             os.write(options.ready_fd, ready.node_json + b"\n")
             os.close(options.ready_fd)
-        if options.stop_on_eof:
-            server.stop_on_eof()
 
+    if options.stop_on_eof:
+        threading.Thread(target=_stop_on_eof, name="stdin", daemon=True).start()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(server.run(on_ready))
+
+
+def _stop_on_eof() -> None:
+    """Stop when standard input ends: a node must not outlive the program that started it for itself.
+
+    Also one that is not ready yet, since a node of a cluster may wait for the others for ever.
+    """
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -170,12 +187,14 @@ def _checked(loaded: config.Loaded) -> int:
     return 0
 
 
-def _say(error: StartError) -> int:
+def say(error: StartError) -> int:
+    """Show why nothing was started; returns the exit code."""
     sys.stderr.write(f"mirrormq: {error}\n")
     return COULD_NOT_START
 
 
-def _port_base(text: str) -> int:
+def port_base(text: str) -> int:
+    """Read a port whose admin and cluster ports exist too."""
     if not text.isdigit() or not 1 <= int(text) <= PORT_BASE_MAX:
         raise argparse.ArgumentTypeError(f"expected a port between 1 and {PORT_BASE_MAX}")
     return int(text)
@@ -187,5 +206,6 @@ def _wall() -> int:
     return clock.now().wall
 
 
-def _leave(number: int, _frame: object) -> NoReturn:
+def leave(number: int, _frame: object) -> NoReturn:
+    """End on a signal by the ordinary way out."""
     raise SystemExit(128 + number)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from mirrormq.meta.policy_keys import LOCATORS
 from mirrormq.runtime import values as v
 
 
@@ -19,6 +20,7 @@ class Shape(Enum):
     ONE = "one value"
     LIST = "several: key.1 = a, key.2 = b; or a list; or 'a, b'; or none"
     SET = "several words: key.word = true or false; or a list; or 'a, b'; or none"
+    TABLES = "several: key.name.field = value; or tables; or JSON"
 
 
 class Name(NamedTuple):
@@ -144,6 +146,33 @@ NAMES: tuple[Name, ...] = (
         v.whole(0, 63),
         "which of the names of that kind, from 0",
     ),
+    # the cluster
+    Name(
+        "cluster_nodes",
+        "cluster_nodes",
+        v.peer_name,
+        "nodes that form the cluster, this one among them: name@host or name@host:port",
+        Shape.LIST,
+        also=("cluster_formation.classic_config.nodes",),
+    ),
+    Name(
+        "cluster_partition_handling",
+        "partition_handling",
+        v.partition_handling,
+        "what a node does that is cut off from the majority: pause_minority = serve nobody until it is back",
+    ),
+    Name(
+        "death_certificate",
+        "death_certificate",
+        v.flag,
+        "a link that ends tells the others that the node is dead; off where something between may cut links",
+    ),
+    Name(
+        "cluster_formation.peer_discovery_backend",
+        "",
+        v.discovery_backend,
+        "how nodes find each other: by the list in cluster_nodes",
+    ),
     # links between nodes
     Name("cluster_listen", "links.listen", v.address, "where to listen for other nodes: port or host:port"),
     Name("cluster_advertise", "links.advertise", v.address, "host:port at which other nodes reach this one"),
@@ -245,6 +274,21 @@ NAMES: tuple[Name, ...] = (
         "definitions file read at every start",
         also=("management.load_definitions", "definitions.local.path"),
     ),
+    # queues
+    Name(
+        "queue_master_locator",
+        "queue_master_locator",
+        v.choice(*LOCATORS),
+        "how the node of a new queue's master is chosen, unless an argument or a policy says",
+        also=("queue_leader_locator",),
+    ),
+    Name(
+        "mirroring_policy",
+        "mirroring_policies",
+        v.text,
+        "policies that a new cluster begins with",
+        Shape.TABLES,
+    ),
     # staying alive
     Name(
         "vm_memory_high_watermark.relative", "memory_limit", v.share, "memory alarm as a part of the memory"
@@ -313,7 +357,10 @@ NAMES: tuple[Name, ...] = (
     ),
 )
 
-ONE_NODE = "this version runs one node"
+LISTED = "the nodes are listed in cluster_nodes"
+FOREVER = "nodes are tried until they answer"
+RHYTHM = "nodes watch each other in a rhythm of their own"
+NOT_MIRRORED = "this version does not mirror queues yet"
 TLS_LIBRARY = "the TLS library decides this"
 ERLANG = "there is no Erlang runtime here"
 SOCKET = "the event loop decides this"
@@ -331,15 +378,17 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("hipe_compile", ERLANG),
     ("delegate_count", ERLANG),
     ("default_worker_pool_size", ERLANG),
-    ("net_ticktime", ONE_NODE),
-    ("cluster_formation.*", ONE_NODE),
-    ("cluster_partition_handling", ONE_NODE),
-    ("cluster_partition_handling.*", ONE_NODE),
-    ("cluster_keepalive_interval", ONE_NODE),
-    ("distribution.*", ONE_NODE),
-    ("mirroring_sync_*", ONE_NODE),
-    ("queue_master_locator", ONE_NODE),
-    ("queue_leader_locator", ONE_NODE),
+    ("distribution.*", ERLANG),
+    ("net_ticktime", RHYTHM),
+    ("cluster_keepalive_interval", RHYTHM),
+    ("cluster_formation.discovery_retry_*", FOREVER),
+    ("cluster_formation.lock_retry_*", "forming a cluster needs no lock"),
+    ("cluster_formation.internal_lock_retries", "forming a cluster needs no lock"),
+    ("cluster_formation.randomized_startup_delay_range.*", "nodes may start together"),
+    ("cluster_formation.node_type", "every node keeps the definitions on its disk"),
+    ("cluster_formation.*", LISTED),
+    ("aws.*", LISTED),
+    ("mirroring_sync_*", NOT_MIRRORED),
     ("mnesia_table_loading_retry_*", "definitions are read from the node's own log"),
     ("raft.*", "definitions are written to the node's own log"),
     ("quorum_queue.*", "quorum queues are mirrored queues here"),
@@ -398,7 +447,6 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("stream.*", NO_PLUGIN),
     ("amqp1_0.*", NO_PLUGIN),
     ("auth_cache.*", "a successful log-in is remembered in memory"),
-    ("aws.*", ONE_NODE),
 )
 """Patterns of RabbitMQ's keys without a meaning here, and why. The first that fits counts."""
 
@@ -418,6 +466,10 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("management.listener.ssl_opts.*", "the admin API speaks plain HTTP: put it behind a TLS proxy"),
     ("definitions.https.*", "definitions are read from a local file: load_definitions = FILE"),
     ("definitions.tls.*", "definitions are read from a local file: load_definitions = FILE"),
+    (
+        "cluster_partition_handling.*",
+        "pause_if_all_down comes in a later version; this one knows pause_minority (or pause), the default",
+    ),
     ("node.role", "a mirror node is not supported yet"),
 )
 """Patterns of keys that may not be passed over in silence, and why."""

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mirrormq.base.errors import FolderUnusable
+from mirrormq.cluster.folder import Definitions, read_definitions
+from mirrormq.cluster.raft.recovery import FOLDER
 from mirrormq.log import checkpoint
 from mirrormq.log.inspect import REFUSALS, Inspection, Queue
 from mirrormq.log.recovery import Fault
 from mirrormq.meta.layout import MetaDamaged, MetaTooNew
 from mirrormq.meta.records import Queue as QueueRecord
-from mirrormq.meta.recovery import FOLDER, read_all
-from mirrormq.meta.state import MetaState
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.files import names_below, read_part
-from mirrormq.runtime.folder import OWN_FILES, locked
+from mirrormq.runtime.folder import OWN_FILES, locked, put_force_boot
 
 T = TypeVar("T")
 DATA = 65
@@ -99,12 +99,25 @@ def records(data: str, node: str | None, queue: Wanted) -> Iterator[Row]:
             }
 
 
+def definitions(data: str, node: str | None) -> Row:
+    """Term, vote, members and the log of the definitions."""
+    with opened(data, node) as disk:
+        try:
+            found = read_definitions(disk)
+        except (MetaDamaged, MetaTooNew) as refusal:
+            raise FolderUnusable(DATA, str(refusal)) from None
+        return {**found.facts(), "log": list(found.entries())}
+
+
 def verify(data: str, node: str | None) -> Row:
     """Read and check metadata, checkpoint, segments and journal."""
     with opened(data, node) as disk:
         faults: list[Fault] = []
+        facts: Row = {}
         try:
-            names = {key: _text(record) for key, record in _definitions(disk).items()}
+            found = read_definitions(disk)
+            facts = found.facts()
+            names = {key: _text(record) for key, record in _durable(found).items()}
         except (MetaDamaged, MetaTooNew) as refusal:
             faults.append(Fault(str(refusal).partition(" ")[0], None, 0, str(refusal)))
             names = {key: f"queue {key}" for key in _ids_in_checkpoint(disk)}
@@ -121,7 +134,20 @@ def verify(data: str, node: str | None) -> Row:
             "bytes": report.size + sum(len(disk.read(name)) for name in disk.list(FOLDER)),
             "torn_bytes": report.torn_bytes,
             "orphans": report.orphans,
+            "definitions": facts,
         }
+
+
+def force_boot(data: str, node: str | None) -> None:
+    """Let the next start of the node not wait for others."""
+    path = _found_folder(data, node)
+    try:
+        with locked(path):
+            put_force_boot(path)
+    except StartError as error:
+        raise FolderUnusable(UNAVAILABLE, str(error)) from None
+    except OSError as error:
+        raise FolderUnusable(UNAVAILABLE, f"{path} cannot be written: {error.strerror}") from None
 
 
 @contextlib.contextmanager
@@ -151,9 +177,11 @@ def durable_queues(disk: FolderDisk, queue: Wanted) -> dict[int, QueueRecord]:
 
 
 def _definitions(disk: FolderDisk) -> dict[int, QueueRecord]:
-    state = MetaState()
-    read_all(disk, state)
-    return {record.log_id: record for record in state.queues.values() if record.outlives_restart}
+    return _durable(read_definitions(disk))
+
+
+def _durable(found: Definitions) -> dict[int, QueueRecord]:
+    return {record.log_id: record for record in found.state.queues.values() if record.outlives_restart}
 
 
 def _ids_in_checkpoint(disk: FolderDisk) -> list[int]:

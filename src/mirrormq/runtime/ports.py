@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 
 from mirrormq.runtime.faults import StartError
@@ -14,11 +15,49 @@ from mirrormq.runtime.values import Address
 ADMIN_OFFSET = 10_000
 """The admin API listens this far above AMQP, as RabbitMQ's ports do."""
 
-PORT_BASE_MAX = 65_535 - 2 * ADMIN_OFFSET
+CLUSTER_OFFSET = 20_000
+"""The listener for other nodes is this far above AMQP, as RabbitMQ's is."""
+
+PORT_BASE_MAX = 65_535 - CLUSTER_OFFSET
 """Highest base whose admin and cluster ports still exist."""
 
 BASE_STEP = 10
 """Distance of the bases tried when one is busy; a local cluster fits in between."""
+
+
+class Bound:
+    """One address for clients; its socket is closed while nobody is to come in."""
+
+    def __init__(
+        self, listening: socket.socket, options: SocketSettings, context: ssl.SSLContext | None
+    ) -> None:
+        self.socket = listening
+        self.address = bound_address(listening)
+        self.context = context
+        self.is_open = True
+        """The port is held. The socket does not tell: a closed server lets go of it a little later."""
+        self._options = options
+
+    @property
+    def protocol(self) -> str:
+        """Return what is spoken there, as RabbitMQ calls it."""
+        return "amqp/ssl" if self.context else "amqp"
+
+    def url(self) -> str:
+        """Return the address for a client on this machine."""
+        scheme = "amqps" if self.context else "amqp"
+        return f"{scheme}://{Address(self.address.host or '127.0.0.1', self.address.port)}"
+
+    def open(self, cure: Callable[[], str]) -> None:
+        """Take the port again."""
+        if not self.is_open:
+            self.socket = bind(self.address, self._options, cure)
+            self.is_open = True
+
+    def close(self) -> None:
+        """Give the port up."""
+        self.is_open = False
+        self.socket.close()
 
 
 def bind(address: Address, options: SocketSettings, cure: Callable[[], str]) -> socket.socket:

@@ -36,6 +36,8 @@ class Reserve:
         """How often it was given up here; the flusher counts for itself."""
         self.on_given: Callable[[], None] = _nothing
         self._is_closing = threading.Event()
+        self.is_waiting = False
+        """Somebody waits for space."""
         self._path = folder / NAME
         self.descriptor = -1
         if size:
@@ -93,12 +95,16 @@ class Reserve:
             if error.errno not in FULL or not self.size:
                 raise
             full = error
+        self.is_waiting = True
         while not self._is_closing.wait(FULL_WAIT_S):
             try:
-                return attempt()
+                done = attempt()
             except OSError as error:
                 if error.errno not in FULL:
                     raise
+            else:
+                self.is_waiting = False
+                return done
         raise full
 
     def stop_waiting(self) -> None:

@@ -1,9 +1,9 @@
 """`mirrormq restore FROM --data TO`: a data folder made of a backup, for a node with an identity of its own.
 
 Guarantees: every file has the checksum of the manifest, or nothing is left behind; a node that is started
-before the end refuses the folder. Who the node was is not part of a backup: its key, its addresses and
-(once there are clusters) its identity are made anew at the first start, so that the copy can never be taken
-for the original.
+before the end refuses the folder. Who the node was is not part of a backup: its key, its addresses and its
+identity are made anew at the first start, and the definitions name no members of a cluster. So the copy
+starts as a node of its own, and a cluster that knows the original refuses it as a folder that is new.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""One node from start to stop: the order in which its parts come up and go down.
+"""One process with a node in it: signals, sockets, the data folder and the admin API around the application.
 
-Up: bind AMQP (a busy port must be told before anything is changed), take the data folder, recover the node,
-serve HTTP, accept AMQP. Down (SIGTERM): accept no more, tell every client, wait for them at most
-`shutdown_timeout`, finish the disk's work, let the folder go. A second signal skips the waiting.
+Up: bind AMQP (a busy port must be told before anything is changed), take the data folder, serve HTTP, start
+the application (`control`, `app`), announce. Down (SIGTERM): answer no more, stop the application, let the
+folder go. A second signal skips the waiting for clients. In between the application may be stopped and
+started again; `node.json` and the service manager are told each time. If the first start fails, the process
+ends with its reason; later ones leave it to the administrator who asked.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import contextlib
 import os
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,30 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from mirrormq.base import limits
-from mirrormq.broker.host import BrokerSettings
-from mirrormq.log import segments
-from mirrormq.log.disk import LogRefused
-from mirrormq.meta.commands import Command, SetPermission
-from mirrormq.meta.layout import MetaDamaged, MetaTooNew
-from mirrormq.meta.records import Permission
-from mirrormq.meta.state import bootstrap_commands
-from mirrormq.node import requests
-from mirrormq.node.node import Node
+from mirrormq.http.ports import RUNNING
 from mirrormq.runtime import clock, hygiene
-from mirrormq.runtime.acceptor import ProxyAcceptor
-from mirrormq.runtime.backup import Backups
-from mirrormq.runtime.driver import Driver
+from mirrormq.runtime.app import App
+from mirrormq.runtime.control import Control, Interrupted
 from mirrormq.runtime.facts import facts
 from mirrormq.runtime.faults import StartError
-from mirrormq.runtime.files import Files, Hearer
 from mirrormq.runtime.folder import open_folder
-from mirrormq.runtime.gauges import Gauges, limit_bytes
-from mirrormq.runtime.hashing import Cost, make_hash
-from mirrormq.runtime.listener import Door
 from mirrormq.runtime.logs import Log
-from mirrormq.runtime.ports import bind, bound_address
-from mirrormq.runtime.reserve import FULL, Reserve
+from mirrormq.runtime.ports import Bound, bind, bound_address
+from mirrormq.runtime.reserve import FULL
 from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.tls import make_context, reload_files
 from mirrormq.runtime.values import Address
@@ -53,18 +40,8 @@ if TYPE_CHECKING:
 
 FORCED = 1
 """Exit code after a second signal or a failure."""
-
-
-class Bound(NamedTuple):
-    """A listening socket with what belongs to it."""
-
-    socket: socket.socket
-    context: ssl.SSLContext | None
-
-    def url(self) -> str:
-        """Return the address for a client on this machine."""
-        scheme = "amqps" if self.context else "amqp"
-        return f"{scheme}://{local_address(bound_address(self.socket))}"
+BEAT_SECONDS = 1.0
+"""How often the process does its chores, unless systemd wants to hear of it sooner."""
 
 
 class Ready(NamedTuple):
@@ -76,7 +53,7 @@ class Ready(NamedTuple):
 
 
 class Server:
-    """A node that runs in this process."""
+    """A process that runs a node."""
 
     def __init__(self, settings: Settings, log: Log, *, fresh: bool, cure: Callable[[], str]) -> None:
         self.settings = settings
@@ -86,8 +63,12 @@ class Server:
         self.manager = hygiene.ServiceManager(os.environ)
         self.bound: list[Bound] = []
         self.bound_admin: socket.socket | None = None
-        self.listeners: list[asyncio.Server | ProxyAcceptor] = []
         self.http: Api | None = None
+        self._on_ready: Callable[[Ready], None] | None = None
+        self._announcement = b""
+        self._is_announced = False
+        """node.json says how things are; a full disk can keep us from writing it."""
+        self._status = "the node is starting"
 
     def note(self, level: str, text: str, **fields: object) -> None:
         """Write a log line."""
@@ -98,6 +79,7 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self._stop: asyncio.Future[str] = self.loop.create_future()
         self._now: asyncio.Future[str] = self.loop.create_future()
+        self._on_ready = on_ready
         self._install_signals()
         self.files_max = hygiene.raise_file_limit()
         # Whatever has come up goes down again in the opposite order, however far the start got.
@@ -105,17 +87,19 @@ class Server:
             self._bind(undo)
             self.folder = open_folder(Path(self.settings.data_dir), fresh=self.fresh)
             undo.callback(self.folder.close)
-            self._start_node(undo)
-            await self._load_definitions()
-            self.backups = Backups(self.driver, self.folder.path)
-            undo.push_async_callback(self.backups.close)
-            undo.push_async_callback(self._close_listeners)
+            self.control = Control(
+                self.settings.node_name,
+                self.folder,
+                self._make_app,
+                hurry=self._now,
+                note=self.note,
+                changed=self._on_change,
+            )
+            undo.push_async_callback(self.control.close)
+            undo.push_async_callback(self._stop_http)
             await self._start_http()
-            await self._accept()
-            on_ready(self._announce())
-            self._watch_machine()
-            undo.callback(self._stop_watching)
-            hygiene.tune_garbage_collection()
+            self._beat()
+            undo.callback(self._stop_beating)
             return await self._wait()
 
     # Up.
@@ -125,118 +109,13 @@ class Server:
         context = make_context(settings.tls) if settings.listen_tls else None
         for address in (*settings.listen, *settings.listen_tls):
             listening = bind(address, settings.sockets, self.cure)
-            undo.callback(listening.close)
-            self.bound.append(Bound(listening, context if len(self.bound) >= len(settings.listen) else None))
+            is_tls = len(self.bound) >= len(settings.listen)
+            self.bound.append(Bound(listening, settings.sockets, context if is_tls else None))
+            undo.callback(self.bound[-1].close)
         if settings.admin:
             address = Address(settings.admin_host, settings.admin_port)
             self.bound_admin = bind(address, SocketSettings(), self.cure)
             undo.callback(self.bound_admin.close)
-
-    def _start_node(self, undo: contextlib.AsyncExitStack) -> None:
-        settings, folder = self.settings, self.folder
-        self.gauges = Gauges(folder.path)
-        now = clock.now()
-        self.node = Node(
-            now, name=settings.node_name, settings=self._broker_settings(), rng=clock.MachineRng()
-        )
-        self.node.cluster_name = settings.cluster_name
-        self.driver = Driver(self.node, self.loop, self.log)
-        driver = self.driver
-        self._open_reserve(undo)
-        share = self.files_max * limits.open_data_files_percent_max // 100
-        self.files = Files(
-            folder.path,
-            Hearer(driver.disk_done, driver.disk_read, driver.fail, self._look_at_machine),
-            open_max=min(limits.open_data_files_max, share),
-            reserve=self.reserve,
-        )
-        # Hashing the first user's password takes tens of milliseconds: only a folder without data needs it.
-        first = [] if self.files.list("meta/") else self._first_commands()
-        try:
-            damaged = self._check_segments()
-            recovered = self.node.start(now, self.files, first)
-        except (MetaDamaged, MetaTooNew, LogRefused) as error:
-            raise StartError(f"Data folder {folder.path}: {error}.") from None
-        except OSError as error:
-            what = f"{error.filename} cannot be read: {error.strerror}"
-            raise StartError(f"Data folder {folder.path}: {what}.") from None
-        for name in damaged - set(self.node.recycler.orphans):
-            self.note(
-                "warning", f"the head of {name} is damaged; its records are served as long as they are whole"
-            )
-        self.driver.disk = self.files
-        self.files.start()
-        self.loop.add_reader(self.files.fileno(), self.files.collect)
-        undo.callback(self._close_node)
-        self.driver.start()
-        self.note(
-            "info",
-            "definitions recovered" if not recovered.fresh else "data folder is new",
-            data=str(folder.path),
-            entries=recovered.entries,
-            torn_bytes=recovered.torn_bytes,
-        )
-
-    def _check_segments(self) -> set[str]:
-        """Refuse those of a newer version; returns the ones whose head is damaged."""
-        damaged = set()
-        for name in self.files.list(segments.PREFIX):
-            head = self.files.read_part(name, 0, segments.HEAD_BYTES)
-            segments.check_version(name, head)
-            if segments.read_file_head(head) != segments.identify(name):
-                damaged.add(name)
-        return damaged
-
-    def _open_reserve(self, undo: contextlib.AsyncExitStack) -> None:
-        size, folder = self.settings.disk_reserve_bytes, self.folder.path
-        try:
-            self.reserve = Reserve(folder, size, self.node.settings.disk_free_limit)
-        except OSError as error:
-            raise StartError(f"{folder / 'reserve'} cannot be opened: {error.strerror}.") from None
-        undo.callback(self.reserve.close)
-        self.is_reserve_missing = False
-        refused = self.reserve.make(self.gauges.disk_free())
-        if refused is not None:
-            self.note("warning", f"no space is kept back for a full disk: {refused}", bytes=size)
-
-    def _broker_settings(self) -> BrokerSettings:
-        settings = self.settings
-        total = settings.memory_total_bytes or self.gauges.memory_total()
-        return BrokerSettings(
-            heartbeat=settings.heartbeat_s,
-            frame_max=settings.frame_max,
-            channel_max=settings.channel_max,
-            handshake_timeout_ms=settings.handshake_timeout_ms,
-            consumer_timeout_ms=settings.consumer_timeout_ms,
-            max_message_size=settings.max_message_bytes,
-            publish_ahead_bytes=settings.publish_ahead_bytes,
-            fsync=settings.fsync,
-            fsync_interval_ms=settings.fsync_interval_ms,
-            memory_limit=limit_bytes(settings.memory_limit, total),
-            disk_free_limit=limit_bytes(settings.disk_free_limit, total),
-            loopback_users=frozenset(settings.loopback_users),
-            default_vhost=settings.default_user.vhost,
-            auth_mechanisms=settings.auth_mechanisms,
-            argon2_cost=(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes),
-        )
-
-    def _first_commands(self) -> list[Command]:
-        """The user and the vhost that an empty data folder begins with."""
-        user = self.settings.default_user
-        cost = Cost(self.settings.argon2_memory_kib, self.settings.argon2_passes, self.settings.argon2_lanes)
-        first = bootstrap_commands(user.name, make_hash(user.password, cost), user.vhost, user.tags)
-        rights = Permission(user.name, user.vhost, user.configure, user.write, user.read)
-        return [*first, SetPermission(rights)]
-
-    async def _load_definitions(self) -> None:
-        """Bring the definitions of `load_definitions` into force before the first client can see anything."""
-        path = self.settings.load_definitions
-        if not path:
-            return
-        answer = await self.driver.ask(requests.ImportDefinitions(definitions=read_definitions(Path(path))))
-        if answer.problem is not None:
-            raise StartError(f"Definitions {path} cannot be loaded: {answer.problem.text}.")
-        self.note("info", "definitions loaded", file=path)
 
     async def _start_http(self) -> None:
         if self.bound_admin is None:
@@ -244,80 +123,81 @@ class Server:
         # Imported only now: AMQP is bound already, and a node without admin API never pays for it.
         from mirrormq import http
 
-        self.http = await http.start(
-            self.driver, self.bound_admin, key=self.folder.key, facts=self._facts, backups=self.backups
-        )
+        self.http = await http.start(self.control, self.bound_admin, key=self.folder.key, facts=self._facts)
+
+    def _make_app(self) -> App:
+        app = App(self.settings, self.log, self.folder, self.bound, self.files_max)
+        app.on_room = self._announce_late
+        app.facts = self._facts
+        return app
 
     def _facts(self) -> Mapping[str, Any]:
-        listeners = [
-            ("amqp/ssl" if bound.context else "amqp", bound_address(bound.socket)) for bound in self.bound
-        ]
+        listeners = []
+        if self.control.state == RUNNING:
+            listeners += [(bound.protocol, bound.address) for bound in self.bound if bound.is_open]
         if self.bound_admin is not None:
             listeners.append(("http", bound_address(self.bound_admin)))
         return facts(self.settings, listeners, self.files_max)
 
-    async def _accept(self) -> None:
-        door = Door(self.driver, self.settings, self.files_max)
-        for bound in self.bound:
-            if self.settings.proxy_protocol:
-                acceptor = ProxyAcceptor(door, bound.socket, bound.context)
-                acceptor.start()
-                self.listeners.append(acceptor)
-            else:
-                self.listeners.append(await door.serve(bound.socket, bound.context))
-
-    def _announce(self) -> Ready:
-        urls = [bound.url() for bound in self.bound]
+    def _on_change(self) -> None:
+        """The application has another state: tell everybody who may want to know."""
+        state = self.control.state
+        urls = [bound.url() for bound in self.bound] if state == RUNNING else []
         http = self.http.url if self.http is not None else None
         name = self.settings.node_name
-        content = msgspec.json.encode({"name": name, "pid": os.getpid(), "amqp": urls, "http": http})
-        self._unannounced = content
+        about = {"name": name, "pid": os.getpid(), "app": state, "amqp": urls, "http": http}
+        self._announcement = msgspec.json.encode(about)
+        self._is_announced = False
         self._write_announcement()
-        self.manager.ready(f"accepting AMQP on {', '.join(urls)}")
-        self.note(
-            "info", "accepting connections", node=self.settings.node_name, amqp=",".join(urls), http=http
-        )
-        return Ready(urls, http, content)
+        if state != RUNNING:
+            self._status = f"the application is {state}"
+            self.manager.status(self._status)
+            return
+        self._status = f"accepting AMQP on {', '.join(urls)}"
+        self.manager.ready(self._status)
+        self.note("info", "accepting connections", node=name, amqp=",".join(urls), http=http)
+        if self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready(Ready(urls, http, self._announcement))
 
     def _write_announcement(self) -> None:
         """Tell `ctl` where the node answers; on a full disk later."""
+        control = self.control
+        reserve = control.app.reserve if control.app is not None and control.state == RUNNING else None
         try:
-            self.reserve.retry(lambda: self.folder.announce(self._unannounced))
+            if reserve is not None:
+                reserve.retry(lambda: self.folder.announce(self._announcement))
+            else:
+                self.folder.announce(self._announcement)
+            self._is_announced = True
         except OSError as error:
+            if self._on_ready is None:
+                # The file of this process has at least the address of the admin API.
+                self.note("warning", f"node.json cannot be written: {error.strerror}")
+                return
             self.folder.withdraw()  # what an earlier process left there is wrong
-            if error.errno not in FULL or not self.reserve.size:
+            if reserve is not None and (error.errno not in FULL or not reserve.size):
                 path = self.folder.path
                 raise StartError(f"Data folder {path} cannot be written: {error.strerror}.") from None
-            return
-        self._unannounced = b""
+
+    def _announce_late(self) -> None:
+        if not self._is_announced:
+            self._write_announcement()
 
     # While it runs.
 
-    def _watch_machine(self) -> None:
-        """Look at memory and disk once per second, from the loop: a loop that hangs must not look alive."""
-        self._look_at_machine()
+    def _beat(self) -> None:
+        """Do the process's chores, from the loop: a loop that hangs must not look alive."""
         if self.manager.watchdog_s:
             self.manager.alive()
         if os.getpid() == 1:
             # Not on SIGCHLD: uvloop keeps that signal for itself.
             hygiene.reap_children()
-        self._watch = self.loop.call_later(min(1.0, self.manager.watchdog_s or 1.0), self._watch_machine)
+        seconds = min(BEAT_SECONDS, self.manager.watchdog_s or BEAT_SECONDS)
+        self._next_beat = self.loop.call_later(seconds, self._beat)
 
-    def _look_at_machine(self) -> None:
-        """Tell the node how much is left. What the reserve lacks is not left for anything else."""
-        free, missing = self.gauges.disk_free(), self.reserve.missing()
-        if missing and self.reserve.has_room(free):
-            self.files.make_reserve()
-        if (missing > 0) != self.is_reserve_missing:
-            self.is_reserve_missing = missing > 0
-            text = "the disk is full: its reserve is in use" if missing else "the reserve is there again"
-            self.note("warning" if missing else "info", text, bytes=self.reserve.size, free=free)
-            if self._unannounced and not missing:
-                self._write_announcement()
-        self.driver.gauges(self.gauges.memory_used(), max(0, free - missing), is_full=missing > 0)
-
-    def _stop_watching(self) -> None:
-        self._watch.cancel()
+    def _stop_beating(self) -> None:
+        self._next_beat.cancel()
 
     def stop_on_eof(self) -> None:
         """Stop when standard input ends: a node must not outlive the program that started it for itself."""
@@ -352,62 +232,42 @@ class Server:
             self.note("info", "certificates and log files reloaded")
         except (StartError, OSError) as error:
             self.note("error", f"reload failed, the old certificates stay in use: {error}")
-        self.manager.ready("accepting connections")
+        self.manager.ready(self._status)
 
     # Down.
 
     async def _wait(self) -> int:
-        ends: list[asyncio.Future[str]] = [self._stop, self.driver.failed, self.driver.asked_to_stop]
+        """Start the application, and wait for whatever ends the process."""
+        control = self.control
+        starting = self.loop.create_task(control.start())
+        starting.add_done_callback(_look_at)
+        ends: set[asyncio.Future[Any]] = {self._stop, control.failed, control.asked_to_stop}
+        await asyncio.wait({*ends, starting}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done() and not control.failed.done():
+            # Who stops the application while it starts wants to do something with the process.
+            with contextlib.suppress(Interrupted):
+                starting.result()
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         self.manager.stopping()
-        if self.driver.failed.done():
-            self.note("critical", f"the node stops: {self.driver.failed.result()}")
+        if control.failed.done():
+            self.note("critical", f"the node stops: {control.failed.result()}")
             return FORCED
-        reason = self._stop.result() if self._stop.done() else self.driver.asked_to_stop.result()
-        self.note("info", f"stopping: {reason}", connections=len(self.driver.clients))
-        return await self._drain()
+        reason = self._stop.result() if self._stop.done() else control.asked_to_stop.result()
+        clients = len(control.app.driver.clients) if control.state == RUNNING and control.app else 0
+        self.note("info", f"stopping: {reason}", connections=clients)
+        await self._stop_http()
+        await control.stop("shutdown")
+        await asyncio.wait({starting})
+        # 0 if everything ended in order, also when some client did not in time.
+        return FORCED if self._now.done() or control.failed.done() else 0
 
-    async def _drain(self) -> int:
-        """Let clients finish; 0 if everything ended in order, also when some client did not in time."""
-        await self._close_listeners()
-        draining = self.loop.create_task(self.driver.drain("shutdown"))
-        ends: list[asyncio.Future[Any]] = [draining, self._now, self.driver.failed]
-        seconds = self.settings.shutdown_timeout_ms / 1000
-        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if not draining.done():
-            draining.cancel()
-            self.note("warning", "clients are cut off", connections=len(self.driver.clients))
-        if self._now.done() or self.driver.failed.done():
-            return FORCED
-        return 0
-
-    async def _close_listeners(self) -> None:
-        for listener in self.listeners:
-            listener.close()
-        self.listeners.clear()
+    async def _stop_http(self) -> None:
         if self.http is not None:
             http, self.http = self.http, None
             await http.stop()
 
-    def _close_node(self) -> None:
-        """Cut off who is left, and let the disk finish what was ordered."""
-        self.driver.close()
-        self.loop.remove_reader(self.files.fileno())
-        if not self.files.close(self.settings.shutdown_timeout_ms / 1000):
-            self.note("error", "the disk did not finish in time")
-        self.note("info", "stopped")
 
-
-def read_definitions(path: Path) -> dict[str, Any]:
-    """Read a definitions file."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise StartError(f"Definitions {path} cannot be read: {error.strerror}.") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise StartError(f"Definitions {path} are not a JSON object: {error}.") from None
-
-
-def local_address(address: Address) -> str:
-    """Return host:port by which this machine reaches a listener."""
-    return str(Address(address.host or "127.0.0.1", address.port))
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Somebody has seen the task's failure: when the node ends for another reason nobody else does."""
+    if not task.cancelled():
+        task.exception()

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from mirrormq.base import limits
 from mirrormq.log.journal import Fsync
-from mirrormq.runtime.values import Address, Network, Share
+from mirrormq.meta.records import Policy
+from mirrormq.runtime.values import CLUSTER_PORT, Address, Network, PeerName, Share
 
 MEMORY_LIMIT = Share(0.4)
-LINK_LISTEN = Address("", 25672)
+LINK_LISTEN = Address("", CLUSTER_PORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,10 @@ class Settings:
     data_dir: str = ""
     config_files: tuple[str, ...] = ()
     cluster_name: str = ""
+    cluster_nodes: tuple[PeerName, ...] = ()
+    """The nodes that form the cluster, this one among them. Without any, a node is a cluster of its own."""
+    partition_handling: str = "pause_minority"
+    death_certificate: bool = True
     listen: tuple[Address, ...] = (Address("", 5672),)
     listen_tls: tuple[Address, ...] = ()
     admin: bool = True
@@ -137,4 +142,6 @@ class Settings:
     argon2_passes: int = 2
     argon2_lanes: int = 1
     load_definitions: str = ""
+    queue_master_locator: str = "client-local"
+    mirroring_policies: tuple[Policy, ...] = ()
     shutdown_timeout_ms: int = 30_000

@@ -26,6 +26,26 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+CLUSTER_PORT = 25672
+"""Where a node listens for the others of its cluster, as RabbitMQ's do."""
+
+
+class PeerName(NamedTuple):
+    """A node of the cluster as it is listed: its whole name, and where it is reached."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> Address:
+        """Where other nodes reach it."""
+        return Address(self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"{self.name.partition('@')[0]}@{self.address}"
+
+
 class Share(NamedTuple):
     """A part of the machine's memory."""
 
@@ -184,6 +204,47 @@ def address(value: Value) -> Address:
     elif ":" in host:
         raise ValueError(f"an IPv6 host stands in brackets, as in [::1]:5672, not {value!r}")
     return Address(host, _port(port, value))
+
+
+def peer_name(value: Value) -> PeerName:
+    """`name@host` of a node, with the port of its cluster listener if it is not the usual one."""
+    form = "expected name@host or name@host:port"
+    written = text(value).strip()
+    name, at, where = written.partition("@")
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::(\d+))?", where)
+    if found is None and where.count(":") > 1:
+        raise ValueError(f"an IPv6 host stands in brackets, as in a@[::1]:{CLUSTER_PORT}, not {value!r}")
+    if not at or found is None:
+        raise ValueError(f"{form}, not {value!r}")
+    host = found[1] or found[2]
+    port = _port(found[3] or str(CLUSTER_PORT), value)
+    if port == 0:
+        raise ValueError(f"{form} with the port on which that node listens, not {value!r}")
+    return PeerName(node_name(f"{name}@{host}"), host, port)
+
+
+LATER_HANDLINGS = ("autoheal", "ignore", "pause_if_all_down")
+"""What RabbitMQ also does in a partition, and MirrorMQ will."""
+
+
+def partition_handling(value: Value) -> str:
+    """What a node does that is cut off from the majority; `pause` is short for `pause_minority`."""
+    if value in {"pause_minority", "pause"}:
+        return "pause_minority"
+    known = "this version knows pause_minority (or pause), the default"
+    if value in LATER_HANDLINGS:
+        raise ValueError(f"{value} comes in a later version; {known}")
+    raise ValueError(f"{known}, and not {value!r}; {', '.join(LATER_HANDLINGS)} come in a later version")
+
+
+def discovery_backend(value: Value) -> str:
+    """How nodes find each other: by the list in the configuration."""
+    if value not in {"classic_config", "rabbit_peer_discovery_classic_config"}:
+        raise ValueError(
+            f"nodes are not looked up by {value!r}: list them in cluster_nodes, and leave this key out or"
+            " write classic_config"
+        )
+    return "classic_config"
 
 
 def _port(written: str, value: Value) -> int:

@@ -1,6 +1,7 @@
 """Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
 
-Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes).
+Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes), `cluster`
+(whole nodes with clients, links, disks and clocks).
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -8,13 +9,14 @@ Prints what was run; on a broken promise the seed, the reason and the last event
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.node import Node
-from mirrormq.sim import raftplanted
+from mirrormq.sim import clusterplanted, raftplanted
 from mirrormq.sim.client import Stats
+from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
 from mirrormq.sim.metaworld import MetaStats, MetaWorld
 from mirrormq.sim.planted import PLANTED
@@ -27,7 +29,7 @@ TRACE_LINES = 25
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds until one fails or all are done; returns the exit code."""
     options = _parser().parse_args(argv)
-    run = {"raft": _run_raft, "meta": _run_meta}.get(options.world, _run_log)
+    run = {"raft": _run_raft, "meta": _run_meta, "cluster": _run_cluster}.get(options.world, _run_log)
     return run(options)
 
 
@@ -73,9 +75,22 @@ def _run_meta(options: argparse.Namespace) -> int:
 
 def _run_raft(options: argparse.Namespace) -> int:
     make_raft = raftplanted.PLANTED[options.planted] if options.planted else Raft
-    total, seeds = RaftStats(), 0
+    return _run_groups(options, lambda seed: RaftWorld(seed, make_raft=make_raft), RaftStats())
+
+
+def _run_cluster(options: argparse.Namespace) -> int:
+    make_node = clusterplanted.PLANTED[options.planted] if options.planted else Node
+    return _run_groups(options, lambda seed: ClusterWorld(seed, make_node=make_node), ClusterStats())
+
+
+def _run_groups(
+    options: argparse.Namespace,
+    make_world: Callable[[int], RaftWorld | ClusterWorld],
+    total: RaftStats | ClusterStats,
+) -> int:
+    seeds = 0
     for seed in _seeds(options):
-        world = RaftWorld(seed, make_raft=make_raft)
+        world = make_world(seed)
         try:
             world.run()
         except Exception as error:  # noqa: BLE001
@@ -94,13 +109,15 @@ def _run_raft(options: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
-    parser.add_argument("world", choices=["log", "cursors", "raft", "meta"])
+    parser.add_argument("world", choices=["log", "cursors", "raft", "meta", "cluster"])
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")
     amount.add_argument("--seconds", type=float)
     parser.add_argument("--first", type=int, default=1, help="first seed with --seconds")
     parser.add_argument(
-        "--planted", choices=sorted([*PLANTED, *raftplanted.PLANTED]), help="run a node with this bug"
+        "--planted",
+        choices=sorted([*PLANTED, *raftplanted.PLANTED, *clusterplanted.PLANTED]),
+        help="run a node with this bug",
     )
     parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")
     parser.add_argument("--shipped-limits", action="store_true", help="do not shrink files and windows")

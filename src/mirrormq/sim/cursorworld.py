@@ -119,7 +119,7 @@ class CursorWorld:
         self.machine.send(1, log_in("plain"))
         for name in QUEUES:
             self._send(methods.QueueDeclare(queue=name, durable=True))
-        self.machine.end_pass()
+        self.machine.settle()
 
     def _watch(self, node: Node) -> None:
         """Note every batch on its way to the journal."""

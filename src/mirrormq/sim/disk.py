@@ -246,6 +246,11 @@ class SlowDisk(MemoryDisk):
         """Nothing that is asked for from now on is done before `until`."""
         self._stalled_until = max(self._stalled_until, until)
 
+    @property
+    def stalled_us(self) -> int:
+        """For how long nothing will be done."""
+        return max(0, self._stalled_until - self.now)
+
     def _owe(self, file: str, token: int) -> None:
         latency = int(self._rng.expovariate(1 / self.median_us)) + 50
         if self._rng.random() < 0.02:

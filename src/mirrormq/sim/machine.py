@@ -58,6 +58,9 @@ class Machine:
         self._reads: list[tuple[int, int, bytes | None, str | None]] = []
         self._hear: dict[int, tuple[Reader, Hear]] = {}
         self._paused: dict[int, list[bytes]] = {}
+        self._is_open = False
+        self._early: dict[int, list[bytes]] = {}
+        """What clients sent before they were let in."""
         settings = BrokerSettings(disk_free_limit=disk_free_limit)
         # Each life draws other numbers, as a real one does: ids drawn at random must not come back.
         rng = SeededRng(f"{now.mono} {now.wall} {disk.list('')}")
@@ -70,11 +73,26 @@ class Machine:
     def connect(self, conn: int, hear: Hear) -> None:
         """Take in a client; what it receives goes to `hear`."""
         self._hear[conn] = (Reader(), hear)
-        self.node.client_open(self.now, conn, Peer("127.0.0.1", 10_000 + conn % 50_000, "127.0.0.1", 5672))
+        if self._is_open:
+            self.node.client_open(
+                self.now, conn, Peer("127.0.0.1", 10_000 + conn % 50_000, "127.0.0.1", 5672)
+            )
+        else:
+            self._early[conn] = []
+
+    def _open_doors(self) -> None:
+        self._is_open = True
+        early, self._early = self._early, {}
+        for conn, sent in early.items():
+            self.connect(conn, self._hear[conn][1])
+            for data in sent:
+                self.send(conn, data)
 
     def send(self, conn: int, data: bytes) -> None:
         """Bytes of a client; they wait while the node does not read from it."""
-        if conn in self._paused:
+        if conn in self._early:
+            self._early[conn].append(data)
+        elif conn in self._paused:
             self._paused[conn].append(data)
         elif conn in self._hear:
             self.node.client_bytes(self.now, conn, memoryview(data))
@@ -83,7 +101,8 @@ class Machine:
         """A client's socket is gone."""
         if self._hear.pop(conn, None) is not None:
             self._paused.pop(conn, None)
-            self.node.client_closed(self.now, conn)
+            if self._early.pop(conn, None) is None:
+                self.node.client_closed(self.now, conn)
 
     # --- time and passes ---
 
@@ -157,6 +176,11 @@ class Machine:
                 self.notes.append(effect)
             case fx.Read():
                 self._read(effect)
+            case fx.Introduce():
+                pass
+            case fx.Doors(is_open):
+                assert is_open
+                self._open_doors()
             case _:
                 raise NotImplementedError(type(effect).__name__)
 

@@ -2,7 +2,7 @@
 
 Guarantee: the same seed gives the same run. Promises: every proposal is told at most once, and once if its
 node lives; what was told is on all nodes in the end; all nodes have the same definitions; proposals of one
-node are applied once and in their order.
+node are applied once and in their order; a read shows everything that was told anywhere before it was asked.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from mirrormq.base import limits
 from mirrormq.cluster.metadata import Metadata
 from mirrormq.cluster.raft.membership import NON_VOTER, VOTER, Change
-from mirrormq.cluster.raft.raft import Myself, Raft
+from mirrormq.cluster.raft.raft import Myself, Options, Raft
 from mirrormq.meta import commands, records
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.tables import Change as MetaChange
@@ -50,6 +51,15 @@ class MetaStats:
     events: int = 0
     faults: int = 0
     told: int = 0
+    reads: int = 0
+
+
+@dataclass
+class Wire:
+    """One direction of a link."""
+
+    control: deque[tuple[int, bytes]] = field(default_factory=deque)
+    bulk: deque[tuple[int, bytes]] = field(default_factory=deque)
 
 
 class MetaNode:
@@ -68,7 +78,7 @@ class MetaNode:
         self.metadata = cluster.make_metadata(
             self.state,
             (name, start),
-            lambda machine: Raft(me, machine, disk, SeededRng(f"{name} {start}")),
+            lambda machine: Raft(me, machine, disk, SeededRng(f"{name} {start}"), options=cluster.options),
             lambda peer, payload: cluster.send(name, peer, PROPOSALS, payload),
         )
         self.raft = self.metadata.raft
@@ -95,18 +105,22 @@ class MetaWorld:
         seed: int = 1,
         names: tuple[str, ...] = ("n1", "n2", "n3"),
         make_metadata: type[Metadata] = Metadata,
+        log_bytes_max: int = 0,
     ) -> None:
-        """Nodes that have formed a group."""
+        """Nodes that have formed a group; 0: how long their logs may grow is drawn."""
         self.rng = random.Random(seed)
         self.make_metadata = make_metadata
         self.now = SECOND
         self.nodes: dict[str, MetaNode] = {}
         self.starts: Counter[str] = Counter()
         self.disks = {name: ReadingDisk() for name in names}
-        self.wires: dict[tuple[str, str], deque[tuple[int, bytes]]] = {}
+        self.wires: dict[tuple[str, str], Wire] = {}
         self.done: dict[str, list[Outcome]] = {}
         self.proposed: dict[str, str] = {}
+        self.open_reads: Counter[tuple[str, int]] = Counter()
+        """Reads that were not told, by node and start."""
         self.stats = MetaStats()
+        self.options = Options(log_bytes_max=log_bytes_max or self.rng.choice((600, 1 << 22)))
         for name in names:
             self.boot(name)
         self.settle()
@@ -140,7 +154,7 @@ class MetaWorld:
         """Open the link between two nodes, if both are up and it is not."""
         if (one, other) in self.wires or one not in self.nodes or other not in self.nodes:
             return
-        self.wires[one, other], self.wires[other, one] = deque(), deque()
+        self.wires[one, other], self.wires[other, one] = Wire(), Wire()
         for name, peer in ((one, other), (other, one)):
             self.nodes[name].raft.link_up(self.now, peer)
             self.nodes[name].metadata.link_up(peer)
@@ -154,24 +168,53 @@ class MetaWorld:
     def send(self, name: str, peer: str, kind: int, payload: bytes) -> None:
         """Put something on a link; without one it is lost."""
         if (name, peer) in self.wires:
-            self.wires[name, peer].append((kind, payload))
+            wire = self.wires[name, peer]
+            lane = wire.bulk if len(payload) >= limits.peer_chunk_bytes else wire.control
+            lane.append((kind, payload))
 
     def propose(self, name: str, vhost: str, *, wait: bool = True) -> None:
         """Have a node propose a vhost of that name."""
         self.proposed[vhost] = name
         heard = self.done.setdefault(vhost, [])
-        command = commands.PutVHost(records.VHost(vhost))
+        command = commands.PutVHost(records.VHost(vhost, description="x" * self.rng.choice((0, 0, 0, 300))))
         self.nodes[name].metadata.propose(command, heard.append, wait)
+
+    def read(self, name: str) -> None:
+        """Have a node read, and look whether it finds what was told before."""
+        node = self.nodes[name]
+        told = [vhost for vhost, heard in self.done.items() if heard]
+        key = (name, self.starts[name])
+        self.open_reads[key] += 1
+
+        def done() -> None:
+            self.open_reads[key] -= 1
+            self.stats.reads += 1
+            missing = [vhost for vhost in told if vhost not in node.state.vhosts]
+            if missing:
+                raise Violation(f"a read on {name} does not show {missing}")
+
+        node.metadata.read(done)
 
     # --- a run ---
 
     def run(self) -> None:
         """Proposals and faults, then everything is healed and must come to an end."""
+        before = limits.raft_trailing_bytes_max, limits.peer_chunk_bytes
+        limits.raft_trailing_bytes_max = self.rng.choice((0, before[0]))
+        limits.peer_chunk_bytes = self.rng.choice((400, before[1]))
+        try:
+            self._run()
+        finally:
+            limits.raft_trailing_bytes_max, limits.peer_chunk_bytes = before
+
+    def _run(self) -> None:
         down: list[str] = []
         for number in range(PROPOSED):
             name = self.rng.choice(sorted(self.nodes))
             vhost = f"{name}-{self.starts[name]}-{number:03}"
             self.propose(name, vhost, wait=self.rng.random() < 0.5)
+            if self.rng.random() < 0.5:
+                self.read(self.rng.choice(sorted(self.nodes)))
             self.settle(self.rng.choice((1, 10, 100)))
             self._disturb(down)
         for name in down:
@@ -182,6 +225,7 @@ class MetaWorld:
                     self.connect(one, other)
         alive = [v for v, name in self.proposed.items() if v.startswith(f"{name}-{self.starts[name]}-")]
         self.until(lambda: all(self.done[vhost] for vhost in alive))
+        self.until(lambda: not any(self.open_reads[name, self.starts[name]] for name in self.nodes))
         self.settle(2_000)
         self._check()
 
@@ -232,8 +276,8 @@ class MetaWorld:
         if node.disk.reads:
             node.raft.disk_read(*node.disk.reads.pop(0))
         for (sender, receiver), wire in sorted(self.wires.items()):
-            if receiver == name and wire:
-                kind, payload = wire.popleft()
+            if receiver == name and (found := self._next_on(wire)) is not None:
+                kind, payload = found
                 if kind == RAFT:
                     node.raft.receive(self.now, sender, payload)
                 else:
@@ -242,6 +286,12 @@ class MetaWorld:
         if self.now >= node.raft.timer_at:
             node.raft.on_timer(self.now)
         node.end_pass()
+
+    def _next_on(self, wire: Wire) -> tuple[int, bytes] | None:
+        """The lanes of a link are in order, but not against each other, and bulk is slow."""
+        if wire.bulk and (not wire.control or self.rng.random() < 0.1):
+            return wire.bulk.popleft()
+        return wire.control.popleft() if wire.control else None
 
     def until(self, is_so: Callable[[], bool], steps: int = 40_000) -> None:
         """Steps until something is so."""

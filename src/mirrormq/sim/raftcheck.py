@@ -1,14 +1,44 @@
 """What must be true of a group after every event, seen from outside all nodes."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
+from mirrormq.cluster.identity import Identity
+from mirrormq.cluster.raft.entries import encoded_configuration, is_configuration
+from mirrormq.cluster.raft.membership import decode_configuration
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.sim.model import Violation
-from mirrormq.sim.raftnode import RaftNode
 
-if TYPE_CHECKING:
-    from mirrormq.sim.raftworld import RaftWorld
+
+class Checked(Protocol):
+    """A node of any world; `raft` is None while its process is down."""
+
+    name: str
+    life: int
+    removed: list[int]
+    """Where this life was told that it was removed."""
+    is_refused: bool
+    """Whether this life was told that its folder is refused."""
+
+    @property
+    def raft(self) -> Raft | None:
+        """Its Raft."""
+        ...
+
+    @property
+    def mono(self) -> int:
+        """Its clock."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Who its folder says it is."""
+        ...
+
+    def take_applied(self) -> list[tuple[int, str]]:
+        """Indices applied since the last call, each with a fingerprint of the state after it."""
+        ...
 
 
 class _Seen:
@@ -25,17 +55,21 @@ class _Seen:
 class Checker:
     """Remembers what was ever true and must stay so."""
 
-    def __init__(self, world: "RaftWorld") -> None:
+    def __init__(self, nodes: Mapping[str, Checked]) -> None:
         """Nothing has happened."""
-        self._world = world
+        self._nodes = nodes
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, tuple[int, int, int]] = {}
         """index -> (term, checksum of the data, term in which it was committed)."""
+        self.starts: dict[str, set[tuple[bytes, bytes]]] = {}
+        """Every folder and start that was ever recorded for a name."""
+        self.configurations: dict[int, dict[str, bytes]] = {}
+        """Identities of the members, by the index where that is committed."""
         self.chains: dict[int, str] = {}
         self.last_committed = 0
         self._seen: dict[str, _Seen] = {}
 
-    def check(self, node: RaftNode) -> None:
+    def check(self, node: Checked) -> None:
         """Look at a node after something happened to it."""
         raft = node.raft
         if raft is None:
@@ -51,9 +85,27 @@ class Checker:
         if raft.is_leader and seen.led_term != raft.term:
             seen.led_term = raft.term
             self._check_leader(node, raft)
+        self._check_removed(node)
         self._check_leases()
 
-    def _check_leader(self, node: RaftNode, raft: Raft) -> None:
+    def _check_removed(self, node: Checked) -> None:
+        """Who is told that it was removed was removed: a configuration without it is committed there."""
+        for index in node.removed:
+            members = self.configurations.get(index)
+            if members is None or node.identity.identity in members.values():
+                raise Violation(f"{node.name} is told that entry {index} removed it, which has {members}")
+        if node.is_refused and not self._has_better(node):
+            raise Violation(f"{node.name} is told that its folder is refused, but there was no other")
+
+    def _has_better(self, node: Checked) -> bool:
+        """Was another folder of that name recorded, or a start that this folder does not know?"""
+        mine, tokens = node.identity.identity, node.identity.tokens
+        return any(
+            folder != mine or (token and token not in tokens)
+            for folder, token in self.starts.get(node.name, ())
+        )
+
+    def _check_leader(self, node: Checked, raft: Raft) -> None:
         other = self.leaders.setdefault(raft.term, node.name)
         if other != node.name:
             raise Violation(f"{other} and {node.name} both lead in term {raft.term}")
@@ -66,21 +118,25 @@ class Checker:
             if (entry.term, crc32c(entry.data)) != (term, crc):
                 raise Violation(f"{node.name} leads term {raft.term} with another entry {index}")
 
-    def _check_commit(self, node: RaftNode, raft: Raft, seen: _Seen) -> None:
+    def _check_commit(self, node: Checked, raft: Raft, seen: _Seen) -> None:
         if raft.commit_index < seen.commit:
             raise Violation(f"{node.name}: commit {raft.commit_index} after {seen.commit}")
         for index in range(max(seen.commit, raft.log.base_index) + 1, raft.commit_index + 1):
             entry = raft.log.entry(index)
             found = (entry.term, crc32c(entry.data))
             known = self.committed.setdefault(index, (*found, raft.term))
+            if is_configuration(entry.data):
+                config = decode_configuration(encoded_configuration(entry.data), index)
+                self.configurations[index] = {member.name: member.identity for member in config.members}
+                for member in config.members:
+                    self.starts.setdefault(member.name, set()).add((member.identity, member.token))
             if known[:2] != found:
                 raise Violation(f"{node.name}: entry {index} is {found}, but {known} was committed")
         seen.commit = raft.commit_index
         self.last_committed = max(self.last_committed, raft.commit_index)
 
-    def _check_applied(self, node: RaftNode, raft: Raft, seen: _Seen) -> None:
-        seen.applied += node.machine.applied
-        node.machine.applied = []
+    def _check_applied(self, node: Checked, raft: Raft, seen: _Seen) -> None:
+        seen.applied += node.take_applied()
         # With one voter what is applied may still be lost: it counts when it is durable.
         durable = [one for one in seen.applied if one[0] <= raft.durable_index]
         seen.applied = [one for one in seen.applied if one[0] > raft.durable_index]
@@ -90,7 +146,7 @@ class Checker:
 
     def _check_leases(self) -> None:
         """What the newest leader says is over is over."""
-        leading = [one for one in self._world.nodes.values() if one.raft is not None and one.raft.is_leader]
+        leading = [one for one in self._nodes.values() if one.raft is not None and one.raft.is_leader]
         if not leading:
             return
         leader = max(leading, key=_term_of)
@@ -98,7 +154,7 @@ class Checker:
         if leader.raft.term < max(self.leaders, default=0):
             # Deposed without knowing it: nothing it says can be committed.
             return
-        for node in self._world.nodes.values():
+        for node in self._nodes.values():
             if node is leader or node.raft is None:
                 continue
             until = node.raft.lease_until(node.mono)
@@ -108,21 +164,7 @@ class Checker:
                     f" which has {until - node.mono} us left in term {node.raft.term}"
                 )
 
-    def check_end(self) -> None:
-        """When everything is healed and quiet all members are the same."""
-        world = self._world
-        leader = world.leader()
-        if leader is None or leader.raft is None:
-            raise Violation("nobody leads after healing")
-        for name in leader.raft.config.names:
-            raft = world.nodes[name].raft
-            assert raft is not None
-            if raft.applied_index != leader.raft.applied_index:
-                raise Violation(f"{name} has applied {raft.applied_index} of {leader.raft.applied_index}")
-            if world.nodes[name].machine.keys != leader.machine.keys:
-                raise Violation(f"{name} has another state than {leader.name}")
 
-
-def _term_of(node: RaftNode) -> int:
+def _term_of(node: Checked) -> int:
     assert node.raft is not None
     return node.raft.term

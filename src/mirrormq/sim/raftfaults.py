@@ -32,6 +32,7 @@ class Faults:
             self._clog,
             self._reset,
             self._stall,
+            self._drift,
             self._wipe,
             self._roll_back,
             self._change_role,
@@ -288,7 +289,15 @@ class Faults:
         self.world.reset(*pair)
         return True
 
-    # --- disks ---
+    # --- clocks and disks ---
+
+    def _drift(self) -> bool:
+        """A clock runs faster or slower; two never differ by more than a tenth (`lease.py`)."""
+        node = self.rng.choice(list(self.world.nodes.values()))
+        rate = 0.95 + self.rng.random() / 10
+        self.world.say(f"clock of {node.name} at {rate:.3f}")
+        node.run_clock_at(rate)
+        return True
 
     def _stall(self) -> bool:
         node = self._up()

@@ -1,4 +1,5 @@
-"""Links between simulated nodes, like TCP: in order, nothing lost while open, nothing that says why.
+"""Links between simulated nodes, as `peer` makes them: two lanes per direction, each in order but not against
+the other, nothing lost while open, nothing that says why one ended.
 
 A direction that is cut holds what is sent until it is mended. Closing a link tells the closer at once and the
 other side behind everything that is on its way. The end of a machine without power tells nobody: the other
@@ -14,12 +15,31 @@ At = Callable[[int, Callable[[], None]], None]
 
 
 @dataclass
-class Direction:
-    """One way of a connection."""
+class Lane:
+    """One lane of a direction."""
 
     queue: list[tuple[int, Deliver]] = field(default_factory=list)
     """(earliest arrival, what happens then), in order."""
     is_scheduled: bool = False
+
+
+@dataclass
+class Direction:
+    """One way of a connection; the last thing that arrives is its end."""
+
+    control: Lane = field(default_factory=Lane)
+    bulk: Lane = field(default_factory=Lane)
+    end: Lane = field(default_factory=Lane)
+
+    @property
+    def is_busy(self) -> bool:
+        """Is anything on its way?"""
+        return bool(self.control.queue or self.bulk.queue or self.end.queue)
+
+    def clear(self) -> None:
+        """Lose what is on its way."""
+        for lane in (self.control, self.bulk, self.end):
+            lane.queue.clear()
 
 
 @dataclass
@@ -42,6 +62,8 @@ class Network:
         self._now = now
         self._count = 0
         self.delay_us = rng.choice([100, 1_000, 10_000])
+        self.bulk_delay_us = rng.choice([100, 5_000, 200_000])
+        """Added for what travels as bulk, which waits for its window and its turn."""
         self.open: dict[tuple[str, str], Connection] = {}
         """By both ends, sorted; one connection per pair."""
         self.cut: set[tuple[str, str]] = set()
@@ -63,32 +85,54 @@ class Network:
         """Do packets pass in both directions?"""
         return (one, other) not in self.cut and (other, one) not in self.cut
 
-    def send(self, connection: Connection, sender: str, receiver: str, deliver: Deliver) -> None:
-        """Have something happen at the receiver, behind everything sent before."""
-        way = connection.ways[receiver]
-        delay = int(self._rng.expovariate(1 / self.delay_us)) + 20 + self.clogged.get((sender, receiver), 0)
-        way.queue.append((self._now() + delay, deliver))
-        self._schedule(connection, sender, receiver)
+    def send(
+        self, connection: Connection, way: tuple[str, str], deliver: Deliver, *, is_bulk: bool = False
+    ) -> None:
+        """Have something happen at the receiver, behind everything sent before on the same lane."""
+        direction = connection.ways[way[1]]
+        lane = direction.bulk if is_bulk else direction.control
+        self._put(connection, way, lane, deliver)
 
-    def mend(self, direction: tuple[str, str]) -> None:
+    def end(self, connection: Connection, way: tuple[str, str], deliver: Deliver) -> None:
+        """Have something happen at the receiver, behind everything."""
+        self._put(connection, way, connection.ways[way[1]].end, deliver)
+
+    def mend(self, way: tuple[str, str]) -> None:
         """Let a direction pass again."""
-        self.cut.discard(direction)
-        connection = self.open.get(self.pair(*direction))
+        self.cut.discard(way)
+        connection = self.open.get(self.pair(*way))
         if connection is not None:
-            self._schedule(connection, *direction)
+            self._schedule(connection, way)
 
-    def _schedule(self, connection: Connection, sender: str, receiver: str) -> None:
-        way = connection.ways[receiver]
-        if way.queue and not way.is_scheduled and (sender, receiver) not in self.cut:
-            way.is_scheduled = True
-            at = max(way.queue[0][0], self._now())
-            self._at(at, lambda: self._arrive(connection, sender, receiver))
+    def _put(self, connection: Connection, way: tuple[str, str], lane: Lane, deliver: Deliver) -> None:
+        mean = self.delay_us
+        if lane is connection.ways[way[1]].bulk:
+            mean += self.bulk_delay_us
+        delay = int(self._rng.expovariate(1 / mean)) + 20 + self.clogged.get(way, 0)
+        lane.queue.append((self._now() + delay, deliver))
+        self._schedule(connection, way)
 
-    def _arrive(self, connection: Connection, sender: str, receiver: str) -> None:
-        way = connection.ways[receiver]
-        way.is_scheduled = False
-        if (sender, receiver) in self.cut:
+    def _schedule(self, connection: Connection, way: tuple[str, str]) -> None:
+        if way in self.cut:
             return
-        if way.queue and way.queue[0][0] <= self._now():
-            way.queue.pop(0)[1]()
-        self._schedule(connection, sender, receiver)
+        direction = connection.ways[way[1]]
+        for lane in (direction.control, direction.bulk):
+            self._schedule_lane(connection, way, lane)
+        if not direction.control.queue and not direction.bulk.queue:
+            self._schedule_lane(connection, way, direction.end)
+
+    def _schedule_lane(self, connection: Connection, way: tuple[str, str], lane: Lane) -> None:
+        if lane.queue and not lane.is_scheduled:
+            lane.is_scheduled = True
+            at = max(lane.queue[0][0], self._now())
+            self._at(at, lambda: self._arrive(connection, way, lane))
+
+    def _arrive(self, connection: Connection, way: tuple[str, str], lane: Lane) -> None:
+        lane.is_scheduled = False
+        if way in self.cut:
+            return
+        direction = connection.ways[way[1]]
+        is_early = lane is direction.end and bool(direction.control.queue or direction.bulk.queue)
+        if lane.queue and lane.queue[0][0] <= self._now() and not is_early:
+            lane.queue.pop(0)[1]()
+        self._schedule(connection, way)

@@ -39,7 +39,8 @@ class _Outbox:
 
     def read(self, file: str, offset: int, length: int, token: int) -> None:
         data = self._disk.read_part(file, offset, length)
-        self._node.later(self._node.world.rng.randrange(2_000), lambda raft: raft.disk_read(token, data))
+        delay = self._node.world.rng.randrange(2_000) + self._disk.stalled_us
+        self._node.later(delay, lambda raft: raft.disk_read(token, data))
 
 
 class RaftNode:
@@ -62,23 +63,38 @@ class RaftNode:
         self.old_disks: list[MemoryDisk] = []
         self.waiting: list[tuple[int, Op, tuple[bool, int, int]]] = []
         """Answers that are not durable yet."""
+        self.removed: list[int] = []
+        """Where this life was told that it was removed."""
+        self.is_refused = False
+        """Whether this life was told that its folder is refused."""
         self._base = world.rng.randrange(1, 10**9)
-        self._rate = 1 + world.rng.choice([-0.01, 0, 0, 0.01])
+        self._since = 0
+        self._rate = 1 + world.rng.choice([-0.05, -0.01, 0, 0, 0.01, 0.05])
         self._pass_at: int | None = None
         self._timer_at = 0
 
     @property
     def mono(self) -> int:
         """This machine's clock; it counts pauses."""
-        return self._base + int(self.world.now * self._rate)
+        return self._base + int((self.world.now - self._since) * self._rate)
+
+    def run_clock_at(self, rate: float) -> None:
+        """From now on this machine's clock runs faster or slower than true time."""
+        self._base, self._since, self._rate = self.mono, self.world.now, rate
+        self.soon(lambda _: None)
 
     @property
     def is_up(self) -> bool:
         """Is the process there, if perhaps paused?"""
         return self.raft is not None
 
-    def start(self, *, may_form: bool = False) -> None:
-        """Start the process on what the disk holds."""
+    def take_applied(self) -> list[tuple[int, str]]:
+        """Indices applied since the last call, each with a fingerprint of the state after it."""
+        applied, self.machine.applied = self.machine.applied, []
+        return applied
+
+    def start(self, *, may_form: bool = False, force_sole: bool = False) -> None:
+        """Start the process on what the disk holds; `force_sole`: without the others, as somebody else."""
         assert self.raft is None
         self.life += 1
         rng = SeededRng(f"{self.world.seed} {self.name} {self.life}")
@@ -87,7 +103,7 @@ class RaftNode:
             if ids.FILE in self.disk.list("")
             else ids.new_identity(rng)
         )
-        self.identity = ids.begin_start(known, rng)
+        self.identity = ids.begin_start(ids.forced(known, rng) if force_sole else known, rng)
         # Flushed before the first link opens.
         self.disk = SlowDisk(
             self.world.rng, _with_file(self.disk, ids.FILE, ids.encode_identity(self.identity))
@@ -96,12 +112,14 @@ class RaftNode:
         self.disk.now = self.world.now
         self.machine = KvMachine()
         self.waiting = []
+        self.removed = []
+        self.is_refused = False
         me = Myself(self.name, self.identity.identity, self.identity.start, self.identity.tokens)
         raft = self.world.make_raft(
             me, self.machine, _Outbox(self, self.disk), rng, options=self.world.options
         )
         self.raft = raft
-        raft.start(self.mono, self.disk, may_form=may_form)
+        raft.start(self.mono, self.disk, may_form=may_form, force_sole=force_sole)
         self._pass_at = None
         self._soon()
 
@@ -202,6 +220,10 @@ class RaftNode:
             self.waiting.append((raft.applied_index, event.ref, (True, version, writer)))
         elif isinstance(event, ev.Refused) and isinstance(event.ref, Op):
             self.world.retry(event.ref, event.leader)
+        elif isinstance(event, ev.Removed):
+            self.removed.append(event.index)
+        elif isinstance(event, ev.FolderRefused):
+            self.is_refused = True
         elif isinstance(event, ev.Registered):
             self.identity = ids.on_recorded(self.identity, event.token)
             self.disk.replace(ids.FILE, ids.encode_identity(self.identity), -self.life)

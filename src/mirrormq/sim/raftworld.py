@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirrormq.base import limits
+from mirrormq.cluster.raft import messages as ms
 from mirrormq.cluster.raft.membership import NON_VOTER, VOTER, WITNESS, Change
 from mirrormq.cluster.raft.raft import Options, Raft
 from mirrormq.sim.model import Violation
@@ -26,12 +27,15 @@ SECOND = 1_000_000
 KEYS = ("a", "b", "c")
 SIZES = (1, 3, 3, 3, 3, 4, 5, 5, 7)
 SMALL_LIMITS = {
-    "raft_append_bytes_max": (60, 400, 1 << 20),
+    "raft_append_bytes_max": (120, 600, 1 << 20),
     "raft_trailing_bytes_max": (0, 300, 1 << 20),
     "raft_snapshot_part_bytes": (30, 200, 1 << 18),
     "raft_apply_slice_entries": (3, 1_000),
     "raft_inflight_appends_max": (1, 4, 64),
     "raft_waiting_max": (30, 300),
+    "raft_inflight_bytes_max": (100, 1 << 22),
+    "raft_resend_us": (2_000_000, 10_000_000),
+    "peer_chunk_bytes": (120, 300, 1 << 16),
 }
 TRIES = 4
 
@@ -78,16 +82,15 @@ class RaftWorld:
         self.options = Options(
             death_certificate=certificate, log_bytes_max=self.rng.choice([600, 3_000, 1 << 20])
         )
-        self.checker = Checker(self)
+        self.nodes: dict[str, RaftNode] = {}
+        self.checker = Checker(self.nodes)
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._digest = hashlib.blake2b(digest_size=16)
         self._ops = 0
         self.open_ops: dict[int, Op] = {}
-        self.nodes = {
-            name: RaftNode(self, name)
-            for name in [f"n{at}" for at in range(1, (size or self.rng.choice(SIZES)) + 1)]
-        }
+        for at in range(1, (size or self.rng.choice(SIZES)) + 1):
+            self.nodes[f"n{at}"] = RaftNode(self, f"n{at}")
         self.desired: dict[str, str | None] = dict.fromkeys(self.nodes, VOTER)
         """What the operator wants each node to be; None: no member."""
         self.patience = 0
@@ -145,10 +148,10 @@ class RaftWorld:
 
     # --- nodes and links ---
 
-    def start(self, name: str, *, may_form: bool = False) -> None:
+    def start(self, name: str, *, may_form: bool = False, force_sole: bool = False) -> None:
         """Start a process; links follow."""
         self.say(f"start {name}")
-        self.nodes[name].start(may_form=may_form)
+        self.nodes[name].start(may_form=may_form, force_sole=force_sole)
         for other in self.nodes.values():
             if other.name != name:
                 self.reconnect(name, other.name, self.rng.randrange(20_000))
@@ -177,7 +180,7 @@ class RaftWorld:
                 connection.ends.discard(name)
                 if (name, other) in self.net.cut:
                     # What a cut holds back waits in the memory of its sender.
-                    connection.ways[other].queue.clear()
+                    connection.ways[other].clear()
                 patience = self.patience or self.rng.randrange(1, 8) * SECOND
                 self.at(self.now + patience, self._give_up(connection, other))
 
@@ -190,7 +193,7 @@ class RaftWorld:
             if not a.is_up or not b.is_up or (old is not None and old.ends == {one, other}):
                 return
             is_waiting = max(a.paused_until, b.paused_until) > self.now
-            if old is not None and any(old.ways[end].queue for end in old.ends):
+            if old is not None and any(old.ways[end].is_busy for end in old.ends):
                 # What the dead end sent last, and its end, usually arrive before anything new does.
                 is_waiting = is_waiting or self.rng.random() < 0.8
             if is_waiting or not self.net.may_connect(one, other):
@@ -227,7 +230,8 @@ class RaftWorld:
             if receiver in connection.ends:
                 node.soon(receive)
 
-        self.net.send(connection, sender.name, receiver, arrive)
+        is_bulk = ms.is_bulk(frame) and isinstance(ms.decode(frame), ms.Append | ms.SnapshotPart)
+        self.net.send(connection, (sender.name, receiver), arrive, is_bulk=is_bulk)
 
     def _tell_up(self, connection: Connection, end: str, far: str) -> None:
         node = self.nodes[end]
@@ -265,7 +269,7 @@ class RaftWorld:
                 if other in closed.ends:
                     self._lose(closed, other, eof=True)
 
-            self.net.send(connection, name, other, ended)
+            self.net.end(connection, (name, other), ended)
 
     def _give_up(self, connection: Connection, end: str) -> Callable[[], None]:
         def give_up() -> None:
@@ -403,7 +407,7 @@ class RaftWorld:
             faults.heal()
             self.run_until(self.is_as_desired, 120 * SECOND)
             self._require_progress()
-            self.checker.check_end()
+            self.check_end()
 
     def _load(self) -> None:
         period = self.rng.choice([3_000, 10_000, 40_000])
@@ -438,6 +442,19 @@ class RaftWorld:
         # With one small message under way at a time a node that was away needs a while.
         self.run_until(is_quiet, 180 * SECOND)
         self.run_until(lambda: not self._still_open(), 20 * SECOND)
+
+    def check_end(self) -> None:
+        """When everything is healed and quiet all members are the same."""
+        leader = self.leader()
+        if leader is None or leader.raft is None:
+            raise Violation("nobody leads after healing")
+        for name in leader.raft.config.names:
+            raft = self.nodes[name].raft
+            assert raft is not None
+            if raft.applied_index != leader.raft.applied_index:
+                raise Violation(f"{name} has applied {raft.applied_index} of {leader.raft.applied_index}")
+            if self.nodes[name].machine.keys != leader.machine.keys:
+                raise Violation(f"{name} has another state than {leader.name}")
 
     def _still_open(self) -> bool:
         """Does a node that lives owe an answer? What a crash or a lost leadership left open stays unknown."""

@@ -53,11 +53,13 @@ def method_frame(method: Method) -> bytes:
     return frame(FRAME_METHOD, CHANNEL, methods.encode(method))
 
 
-def publish_frames(exchange: str, key: str, properties: bytes, body: bytes) -> bytes:
+def publish_frames(
+    exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
+) -> bytes:
     """All frames of one publish."""
     head = struct.pack(">HHQ", CLASS_BASIC, 0, len(body)) + properties
     step = FRAME_MAX - 8
-    parts = [method_frame(methods.BasicPublish(exchange=exchange, routing_key=key))]
+    parts = [method_frame(methods.BasicPublish(exchange=exchange, routing_key=key, mandatory=mandatory))]
     parts.append(frame(FRAME_HEADER, CHANNEL, head))
     parts += [frame(FRAME_BODY, CHANNEL, body[at : at + step]) for at in range(0, len(body), step)]
     return b"".join(parts)

@@ -12,6 +12,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,18 +76,39 @@ def running(config: Sequence[str] = (), *, admin: bool = False) -> Iterator[Brok
         process.stop()
 
 
+@dataclass(frozen=True)
+class Place:
+    """Who and where a broker is that is not alone: its folder outlives it, until `root` is removed."""
+
+    root: Path
+    folder: Path
+    node_name: str
+    listen: str
+    admin_listen: str
+
+    def words(self) -> list[str]:
+        """The options of the child that say so."""
+        words = ["--root", str(self.root), "--node-name", self.node_name, "--listen", self.listen]
+        return [*words, "--admin-listen", self.admin_listen]
+
+
 class BrokerProcess:
     """The child process, its pipes and what it said when it was ready."""
 
-    def __init__(self, config: Sequence[str] = (), *, admin: bool = False) -> None:
-        """Start it and wait until it accepts connections."""
+    def __init__(
+        self, config: Sequence[str] = (), *, admin: bool = False, place: Place | None = None
+    ) -> None:
+        """Start it. Without a place it is alone in a folder of its own, and what follows waits for it."""
         self._lock = threading.Lock()
         self._buffer = b""
         self._number = 0
-        self._folder = Path(tempfile.mkdtemp(prefix="mirrormq-test-"))
-        self._log: IO[bytes] = (self._folder / "broker.log").open("wb")
+        self._ready: Any = None
+        self._folder = place.folder if place else Path(tempfile.mkdtemp(prefix="mirrormq-test-"))
+        self._folder.mkdir(exist_ok=True, mode=0o700)
+        self._log: IO[bytes] = (self._folder / "broker.log").open("ab")
         words = [sys.executable, "-P", "-m", "mirrormq.testing", str(self._folder)]
         words += ["--admin"] if admin else []
+        words += place.words() if place else []
         if config:
             (self._folder / "mirrormq.conf").write_text("\n".join(config) + "\n", encoding="utf-8")
         try:
@@ -100,7 +122,8 @@ class BrokerProcess:
                 # Ctrl-C goes to all processes of a terminal: the broker must outlive the tests' own clean-up.
                 start_new_session=True,
             )
-            self._ready = self._read(START_SECONDS)
+            if place is None:
+                self.wait_until_ready()
         except BaseException:
             self.stop()
             raise
@@ -114,6 +137,10 @@ class BrokerProcess:
     def folder(self) -> Path:
         """Where the broker keeps its data and its log while it runs."""
         return self._folder
+
+    def wait_until_ready(self) -> None:
+        """Wait until it accepts connections."""
+        self._ready = self._read(START_SECONDS)
 
     def broker(self) -> Broker:
         """The broker through its default virtual host."""
@@ -142,6 +169,28 @@ class BrokerProcess:
         if "problem" in answer:
             raise BrokerError(f"{command}: {answer['problem']}")
         return answer["value"]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._child.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Tell the process something."""
+        self._child.send_signal(number)
+
+    def bury(self) -> int:
+        """Wait for the end of a process that was told to end, and leave its folder alone; its exit code."""
+        try:
+            code = self._child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            code = self._child.wait()
+        for pipe in (self._child.stdin, self._child.stdout, self._log):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        return code
 
     def stop(self) -> None:
         """End the broker and remove its folder; safe to call again."""

@@ -46,6 +46,8 @@ class FakeQueue:
 class World:
     """One vhost `/` that watches a real metadata state; user `guest` may do everything."""
 
+    pid = 1
+
     def __init__(self) -> None:
         self.state = MetaState()
         self.access = Access(self.state)
@@ -64,6 +66,9 @@ class World:
                 self.vhost.forget_routes()
             elif not isinstance(record, r.VHost | r.User):
                 self.vhost.apply(change)
+
+    def far_listener(self, pid: int, address: bytes) -> None:
+        """There is no other node."""
 
     def do(self, command: c.Command) -> None:
         outcome = self.state.apply(command)
@@ -322,7 +327,7 @@ def test_a_policy_set_before_an_exchange_is_declared_counts_too(world: World) ->
 
 def test_an_answer_reaches_its_requester_and_is_never_remembered(world: World) -> None:
     rng = SimpleNamespace(token=bytes)
-    channel: Any = SimpleNamespace(host=SimpleNamespace(rng=rng), uid=7)
+    channel: Any = SimpleNamespace(host=SimpleNamespace(pid=1, rng=rng), uid=7)
     channel.reply_consumer = ReplyConsumer(channel, "tag")
     world.channels[7] = channel
     address = channel.reply_consumer.address.decode()

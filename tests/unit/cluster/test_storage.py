@@ -14,7 +14,10 @@ from mirrormq.cluster.raft.entries import Entry
 from mirrormq.cluster.raft.layout import RaftDamaged, RaftTooNew
 from mirrormq.cluster.raft.recovery import SNAPSHOT, VOTE, Recovery, read_all
 from mirrormq.cluster.raft.storage import Storage
+from mirrormq.meta.codec import encode_command
+from mirrormq.meta.commands import DeleteVHost
 from mirrormq.sim.disk import MemoryDisk
+from tests.support import version1
 
 LOG = "meta/log-0000000000000001"
 
@@ -296,3 +299,18 @@ def test_whatever_is_written_and_whenever_the_power_fails_flushed_entries_are_fo
                 # A flushed entry may only be gone because a later term's was written over it.
                 found = known.get(entry.index)
                 assert entry.index <= kit.base.index or (found is not None and found.term >= entry.term)
+
+
+VERSION_1_LOG = bytes.fromhex(
+    "4d4d514d4c4f47000000000100000000000000050000000000000001ba65dd60"
+    "f54d516596f1883f0000001900000000000000010000000000000005000000000000000482a2646fac64656c65"
+    "74652d76686f7374a46e616d65a27635"
+)
+
+
+def test_the_bytes_of_version_one_are_read_for_ever() -> None:
+    """Files written by released versions look like this."""
+    found = layout.read_log("meta/log-0000000000000005", VERSION_1_LOG)
+    assert (found.format, found.first, found.previous_term, found.torn_bytes) == (1, 5, 1, 0)
+    assert found.entries == [Entry(1, 5, encode_command(DeleteVHost("v5")))]
+    assert version1.log_file(5, [DeleteVHost("v5")]) == VERSION_1_LOG

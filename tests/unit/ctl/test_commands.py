@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from mirrormq.client.admin import Unreachable
 from mirrormq.ctl.commands.absent import SENTENCES
 from mirrormq.ctl.registry import COMMANDS
 from tests.unit.ctl.fakes import Terminal, refused
@@ -25,6 +26,7 @@ STATUS: dict[str, Any] = {
     "config_files": [],
     "log_files": ["<stderr>"],
     "alarms": [],
+    "cluster_alarms": {},
     "memory": {"used": 50_000_000, "limit": 1_000_000_000},
     "disk": {"free": 2_000_000_000, "limit": 50_000_000},
     "file_descriptors": {"used": 5, "limit": 100},
@@ -38,6 +40,28 @@ STATUS: dict[str, Any] = {
             "purpose": "AMQP 0-9-1",
         }
     ],
+}
+CLUSTER_STATUS: dict[str, Any] = {
+    "node": "mirrormq@here",
+    "cluster_name": "c",
+    "cluster_id": "0a0b",
+    "members": [
+        {"name": "mirrormq@here", "role": "voter", "running": True, "leader": True, "address": "here:25672"},
+        {"name": "w@there", "role": "witness", "running": False, "leader": False, "address": ""},
+    ],
+    "leader": "mirrormq@here",
+    "disk_nodes": ["mirrormq@here", "w@there"],
+    "ram_nodes": [],
+    "running_nodes": ["mirrormq@here"],
+    "versions": {"mirrormq@here": {"mirrormq_version": "0.1.0"}},
+    "alarms": [],
+    "partitions": {},
+    "paused": False,
+    "listeners": {"mirrormq@here": STATUS["listeners"]},
+    "feature_level": 1,
+    "feature_flags": [{"name": "quorum_queue", "state": "enabled"}],
+    "failures_tolerated": 0,
+    "tolerance": "tolerates 0 failures; add a witness",
 }
 
 
@@ -75,6 +99,13 @@ CHANGES = [
     ("clear_vhost_limits -p v", "clear_vhost_limits", {"vhost": "v"}),
     ('set_user_limits u {"max-channels":1}', "set_user_limits", {"user": "u", "limits": {"max-channels": 1}}),
     ("clear_user_limits u all", "clear_user_limits", {"user": "u", "limit": "all"}),
+    ("stop_app", "stop_app", {}),
+    ("start_app", "start_app", {}),
+    ("reset", "reset", {}),
+    ("force_reset", "force_reset", {}),
+    ("leave_cluster", "leave_cluster", {"force": False}),
+    ("enable_feature_flag all", "enable_feature_flag", {"name": "all"}),
+    ("set_feature_level 2", "set_feature_level", {"level": 2}),
     ("clear_policy p", "clear_policy", {"vhost": "/", "name": "p"}),
     ("clear_operator_policy p", "clear_policy", {"vhost": "/", "name": "p", "operator": True}),
     ("set_global_parameter g 1", "set_global_parameter", {"name": "g", "value": 1}),
@@ -89,7 +120,7 @@ def test_a_change_is_asked_of_the_node_with_its_arguments(
 ) -> None:
     result = ctl.run(*line.split())
     assert result.code == 0, result.err
-    assert ctl.node.asked == [(command, arguments)]
+    assert [asked for asked in ctl.node.asked if asked[0] != "ping"] == [(command, arguments)]
     assert "..." in result.out
 
 
@@ -152,6 +183,8 @@ def test_a_password_left_out_is_read_from_stdin(ctl: Terminal) -> None:
         ("bad_request", 65),
         ("not_authorised", 77),
         ("not_found", 69),
+        ("app_stopped", 64),
+        ("cannot_start", 69),
     ],
 )
 def test_refusals_of_the_node_have_their_exit_codes(ctl: Terminal, kind: str, code: int) -> None:
@@ -258,18 +291,82 @@ def test_status_has_rabbitmqctls_sections(ctl: Terminal) -> None:
     for line in ("Runtime", "OS PID: 7", "Alarms\n\n(none)", "Queue count: 2", "port: 5672, protocol: amqp"):
         assert line in text
     assert json.loads(ctl.run("status", "--json").out) == STATUS
-    assert "Running Nodes\n\nmirrormq@here" in ctl.run("cluster_status").out
+
+
+def test_status_of_a_stopped_application_leaves_out_what_nobody_knows(ctl: Terminal) -> None:
+    known = {key: STATUS[key] for key in STATUS if key not in ("memory", "disk", "totals", "alarms")}
+    ctl.node.answers["status"] = {**known, "app": "stopped", "app_detail": "Port 1 is used"}
+    text = ctl.run("status").out
+    assert "Application: stopped\nIt says: Port 1 is used\n" in text
+    assert "Alarms" not in text
+    assert ctl.run("check_local_alarms").code == 64
+    assert ctl.run("check_running").code == 69
+
+
+def test_cluster_status_has_rabbitmqctls_sections_and_the_members(ctl: Terminal) -> None:
+    ctl.node.answers["cluster_status"] = CLUSTER_STATUS
+    text = ctl.run("cluster_status").out
+    for line in (
+        "Cluster id: 0a0b",
+        "The cluster tolerates 0 failures; add a witness",
+        "Running Nodes\n\nmirrormq@here\n",
+        "mirrormq@here: voter, running, leader, at here:25672",
+        "w@there: witness, not running",
+        "Network Partitions\n\n(none)",
+        "Node: mirrormq@here, interface: [::], port: 5672",
+        "Flag: quorum_queue, state: enabled",
+    ):
+        assert line in text
+    assert json.loads(ctl.run("cluster_status", "--json").out) == CLUSTER_STATUS
+    alarms = [{"type": "resource_limit", "resource": "disk", "node": "w@there"}]
+    paused = {"paused": True, "partitions": {"mirrormq@here": ["w@there"]}, "alarms": alarms}
+    ctl.node.answers["cluster_status"] = {**CLUSTER_STATUS, **paused}
+    text = ctl.run("cluster_status").out
+    for line in ("is paused", "mirrormq@here does not hear w@there", "disk alarm on node w@there"):
+        assert line in text
+    assert ctl.run("check_alarms").code == 69
+
+
+def test_roles_and_members_are_named_as_rabbitmqctl_names_them(ctl: Terminal) -> None:
+    ctl.node.answers["join_cluster"] = {"node": "a@b", "address": "b:25672"}
+    asked = [
+        ("forget_cluster_node a@b", ("forget_cluster_node", {"node": "a@b"})),
+        ("change_cluster_node_type witness", ("change_cluster_node_type", {"role": "witness"})),
+        ("change_cluster_node_type ram", ("change_cluster_node_type", {"role": "voter"})),
+        ("join_cluster a@b --disc", ("join_cluster", {"node": "a@b", "address": None})),
+        ("join_cluster --ram --address b:1 a@b", ("join_cluster", {"node": "a@b", "address": "b:1"})),
+    ]
+    for line, request in asked:
+        result = ctl.run(*line.split())
+        assert result.code == 0, result.err
+        assert ctl.node.asked[-1] == request
+        assert ("every MirrorMQ node keeps its data on disk" in result.out) == ("ram" in line)
+    assert ctl.run("join_cluster", "--disc", "--ram", "a@b").code == 64
+    assert ctl.run("forget_cluster_node", "--offline", "a@b").code == 64
+
+
+def test_a_start_that_takes_long_is_told_with_what_it_waits_for(ctl: Terminal) -> None:
+    ctl.node.answers["start_app"] = Unreachable("http://fake:1 does not answer: timed out")
+    ctl.node.answers["status"] = {**STATUS, "app": "starting", "app_detail": "waits for b@c"}
+    result = ctl.run("start_app", "--timeout", "3")
+    assert result.code == 69
+    assert "application of node mirrormq@here is starting (waits for b@c) after 3 s" in result.err
 
 
 def test_health_checks_exit_with_69_when_something_is_wrong(ctl: Terminal) -> None:
     ctl.node.answers["status"] = STATUS
+    ctl.node.answers["cluster_status"] = CLUSTER_STATUS
     for line in ("check_running", "check_local_alarms", "check_alarms", "check_port_listener 5672"):
         assert ctl.run(*line.split()).code == 0, line
     assert ctl.run("check_protocol_listener", "amqp").code == 0
-    ctl.node.answers["status"] = {**STATUS, "alarms": ["disk"], "listeners": []}
+    ctl.node.answers["status"] = {
+        **STATUS,
+        "alarms": ["disk"],
+        "cluster_alarms": {"mirrormq@there": ["disk"]},
+        "listeners": [],
+    }
     for line in (
         "check_local_alarms",
-        "check_alarms",
         "check_port_listener 5672",
         "check_protocol_listener amqp",
     ):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
+from mirrormq.node import news
 from mirrormq.node import requests as ask
-from tests.support.adminkit import KEY, AdminKit, Api, serving
+from tests.support.adminkit import KEY, AdminKit, Api, KitProcess, serving
 
 NOT_FOUND = (404, {"error": "Object Not Found", "reason": "Not Found"})
 FOREIGN_VHOST = "User not authorised to access virtual host"
@@ -362,6 +364,16 @@ async def test_health_checks_fail_with_503_while_an_alarm_is_on(api: Api, kit: A
     assert (status, body["status"], body["alarms"][0]["resource"]) == (503, "failed", "memory")
 
 
+async def test_an_alarm_of_another_node_fails_the_check_of_the_cluster_only(api: Api, kit: AdminKit) -> None:
+    kit.node.news.link_change("other@host", True)
+    kit.node.effects.take()
+    there = msgspec.structs.replace(kit.node.news.own(), alarms=["disk"])
+    kit.node.peer_frame(kit.now, "other@host", news.encode(there))
+    assert await api.get("health/checks/local-alarms") == {"status": "ok"}
+    status, body = await api.call("GET", "health/checks/alarms")
+    assert (status, body["alarms"]) == (503, [{"node": "other@host", "resource": "disk"}])
+
+
 async def test_listener_checks_know_ports_and_protocols(api: Api) -> None:
     assert await api.get("health/checks/port-listener/5672") == {"status": "ok", "port": 5672}
     status, body = await api.call("GET", "health/checks/port-listener/1")
@@ -426,3 +438,49 @@ async def test_every_list_command_answers(api: Api, kit: AdminKit) -> None:
     assert (await api.ctl("list_policies", operator=True)) == (200, [])
     assert (await api.ctl("environment"))[1]["default_pass"] == "[hidden]"
     assert (await api.ctl("status"))[1]["pid"] == 4711
+
+
+# --- while the application is stopped ---
+
+
+async def test_a_stopped_application_answers_503_and_ctl_as_far_as_it_can(kit: AdminKit) -> None:
+    process = KitProcess(kit)
+    async with serving(kit, process) as api:
+        process.state = "stopped"
+        for path in ("overview", "queues", "whoami", "health/checks/alarms"):
+            status, answer = await api.call("GET", path)
+            assert (status, answer["error"]) == (503, "app_stopped"), path
+        assert (await api.ctl("ping"))[1] == {"node": process.name}
+        status, found = await api.ctl("status")
+        assert (status, found["app"], found["pid"]) == (200, "stopped", 4711)
+        assert "totals" not in found
+        assert (await api.ctl("environment"))[0] == 200
+        for command in ("list_queues", "add_vhost", "cluster_status", "backup", "export_definitions"):
+            status, answer = await api.ctl(command, name="v")
+            assert (status, answer["error"]) == (503, "app_stopped"), command
+        status, answer = await api.ctl("nonsense")
+        assert status == 404
+
+
+async def test_commands_about_the_process_are_its_own(kit: AdminKit) -> None:
+    process = KitProcess(kit)
+    async with serving(kit, process) as api:
+        assert (await api.ctl("stop_app"))[0] == 200
+        process.state = "stopped"
+        assert (await api.ctl("join_cluster", node="a@b"))[0] == 200
+        assert (await api.ctl("stop", reason="enough"))[0] == 200
+    assert process.commands == [
+        ("stop_app", {}),
+        ("join_cluster", {"node": "a@b"}),
+        ("stop", {"reason": "enough"}),
+    ]
+    assert kit.stop_reasons == []
+
+
+async def test_only_administrators_command_the_process(kit: AdminKit) -> None:
+    process = KitProcess(kit)
+    async with serving(kit, process) as api:
+        assert (await api.call("POST", "ctl/stop_app", {}, user=None))[0] == 401
+        kit.ask(ask.AddUser(name="mo", password="mo", tags=("monitoring",)))
+        assert (await api.call("POST", "ctl/stop_app", {}, user="mo"))[0] == 401
+    assert process.commands == []

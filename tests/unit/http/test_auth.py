@@ -9,8 +9,7 @@ from aiohttp import web
 
 from mirrormq.http.answers import Fault
 from mirrormq.http.auth import KEY_HOLDER, Gate
-from mirrormq.http.ports import Driver
-from tests.support.adminkit import KEY, AdminKit, KitDriver
+from tests.support.adminkit import KEY, AdminKit, KitProcess
 
 
 class FakeTransport:
@@ -37,7 +36,7 @@ def request(transport: FakeTransport | None, key: str = KEY) -> web.Request:
 
 @pytest.fixture
 def gate() -> Gate:
-    return Gate(cast(Driver, KitDriver(AdminKit())), KEY)
+    return Gate(KitProcess(AdminKit()), KEY)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +59,6 @@ async def test_the_key_is_refused_from_elsewhere(gate: Gate, transport: FakeTran
 
 
 async def test_a_node_without_a_key_accepts_no_key() -> None:
-    gate = Gate(cast(Driver, KitDriver(AdminKit())), "")
+    gate = Gate(KitProcess(AdminKit()), "")
     with pytest.raises(Fault, match="401"):
         await gate.identify(request(FakeTransport("127.0.0.1", "127.0.0.1"), ""))

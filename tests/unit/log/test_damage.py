@@ -5,8 +5,8 @@ import contextlib
 import pytest
 
 from mirrormq.base import limits
+from mirrormq.cluster.raft.layout import RaftDamaged, RaftTooNew
 from mirrormq.log import checkpoint, journal, segments
-from mirrormq.meta.layout import MetaDamaged
 from mirrormq.sim.disk import MemoryDisk
 from mirrormq.wire import methods
 from tests.support.kernelkit import PERSISTENT
@@ -103,8 +103,9 @@ def test_a_flipped_bit_in_the_checkpoint_is_named_or_refuses_the_start(image):
 
 
 def test_a_flipped_bit_in_the_definitions_refuses_the_start_or_changes_nothing(image):
-    for name, at in positions(image, "meta/", skip_last=400):
+    found = [*positions(image, "meta/log-", skip_last=400), *positions(image, "meta/vote")]
+    for name, at in found:
         disk = image.copy()
         disk.damage(name, at, 0x10)
-        with pytest.raises(MetaDamaged, match=name):
+        with pytest.raises((RaftDamaged, RaftTooNew), match=name):
             NodeKit(disk)

@@ -29,6 +29,7 @@ def test_a_change_is_answered_only_after_the_flush(kit: AdminKit) -> None:
     assert "v" in kit.node.vhosts
     assert answers == []
     kit.flush()
+    kit.run()
     assert answers[0].value == {"created": True}
 
 

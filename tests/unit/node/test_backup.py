@@ -3,9 +3,9 @@
 import pytest
 
 from mirrormq.base import limits
+from mirrormq.cluster.raft.recovery import SNAPSHOT
 from mirrormq.log import checkpoint, journal, segments
 from mirrormq.log.inspect import Inspection
-from mirrormq.meta.recovery import SNAPSHOT
 from mirrormq.sim.disk import MemoryDisk
 from mirrormq.wire import methods
 from tests.support.kernelkit import PERSISTENT

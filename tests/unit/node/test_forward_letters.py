@@ -1,10 +1,12 @@
 """Dead letters and transactions across nodes, and a master that moves."""
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
+from mirrormq.base import limits
 from mirrormq.meta.tables import Change
 from mirrormq.sim.disk import MemoryDisk
 from mirrormq.wire import methods
@@ -85,6 +87,30 @@ def test_dead_letters_arrive_once_although_their_source_crashed(is_report_lost: 
     assert bodies(kit, "source", "home") == []
 
 
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_dead_letters_arrive_once_although_their_target_crashed(
+    is_checkpointed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    kit = with_disks()
+    client = kit["home"].client()
+    sent = send(client, 5)
+    kit.hold("master", "home")  # it is not heard of that they have arrived
+    reject_all(client, 5)
+    if is_checkpointed:
+        monkeypatch.setattr(limits, "journal_file_bytes", 4000)
+        monkeypatch.setattr(limits, "journal_files_max", 2)
+        monkeypatch.setattr(limits, "recycle_slice_bytes", 1000)
+        local = kit["master"].client()
+        local.declare("busy", durable=True)
+        for _ in range(200):
+            local.publish("busy", bytes(90), properties=PERSISTENT)
+        assert "log/checkpoint" in kit["master"].disk.list("")
+    kit.kill("master")
+    kit.restart("master")
+    assert queue(kit, "home", "source").letters.backlog == 0
+    assert bodies(kit, "dead") == sent
+
+
 def test_a_letter_leaves_for_another_node_only_when_its_death_is_on_disk():
     kit = with_disks()
     client = kit["home"].client()
@@ -115,6 +141,85 @@ def test_dead_letters_given_up_while_the_master_was_away_are_sent_when_it_is_bac
     kit.heal("home", "master")
     assert bodies(kit, "dead") == sent
     assert queue(kit, "home", "source").letters.backlog == 0
+
+
+def test_letters_of_a_long_break_arrive_before_younger_ones_of_the_same_source():
+    kit = with_disks()
+    client = kit["home"].client()
+    client.ask(methods.BasicQos(prefetch_count=3), methods.BasicQosOk)
+    sent = send(client, 6)
+    kit.cut("home", "master")
+    reject_all(client, 3)
+    kit.advance(20)
+    client.take()
+    client.feed(settle_method(120, 6, 1))
+    kit.advance(15)  # the first three have waited for longer than publishes would
+    kit.heal("home", "master")
+    assert bodies(kit, "dead") == sent
+    assert queue(kit, "home", "source").letters.backlog == 0
+
+
+def test_letters_for_a_damaged_queue_of_another_node_stay_at_their_source_until_it_is_whole():
+    kit = with_disks()
+    client = kit["home"].client()
+    client.ask(methods.BasicQos(prefetch_count=3), methods.BasicQosOk)
+    sent = send(client, 6)
+    queue(kit, "master", "dead").fail("tried")
+    reject_all(client, 3)
+    kit.cut("home", "master")
+    kit.heal("home", "master")
+    assert queue(kit, "home", "source").letters.backlog == 3
+    kit.cut("home", "master")
+    client.take()
+    client.feed(settle_method(120, 6, 1))
+    kit.kill("master")
+    kit.restart("master")
+    assert queue(kit, "home", "source").letters.backlog == 0
+    assert bodies(kit, "dead") == sent
+
+
+def test_letters_for_a_damaged_queue_of_another_node_outlive_their_source_node():
+    kit = with_disks()
+    sent = send(kit["home"].client(), 3)
+    queue(kit, "master", "dead").fail("tried")
+    reject_all(kit["home"].client(), 3)
+    kit.kill("home")
+    kit.kill("master")
+    kit.restart("master")
+    kit.restart("home")
+    kit.run()
+    assert bodies(kit, "dead") == sent
+    assert bodies(kit, "source", "home") == []
+
+
+def test_a_letter_sent_again_over_a_new_link_counts_as_arrived_only_when_it_is_on_disk():
+    kit = with_disks()
+    client = kit["home"].client()
+    sent = send(client, 3)
+    kit["master"].hold_flushes = True
+    reject_all(client, 3)
+    kit.cut("home", "master")
+    kit.heal("home", "master")
+    assert queue(kit, "home", "source").letters.backlog == 3
+    kit.kill("master")
+    kit.restart("master")
+    assert queue(kit, "home", "source").letters.backlog == 0
+    assert bodies(kit, "dead") == sent
+
+
+def test_letters_to_another_node_leave_in_windows():
+    kit = with_disks()
+    client = kit["home"].client()
+    size = limits.forward_window_bytes // 8
+    sent = [b"%d" % number + bytes(size) for number in range(30)]
+    for body in sent:
+        client.publish("source", body, properties=PERSISTENT)
+    kit.hold("master", "home")
+    reject_all(client, 30)
+    assert queue(kit, "master", "dead").message_count < 12
+    kit.release()
+    assert queue(kit, "home", "source").letters.backlog == 0
+    assert bodies(kit, "dead") == sent
 
 
 def test_letters_to_a_deleted_remote_queue_leave_their_source():
@@ -197,3 +302,87 @@ def test_publishes_on_their_way_when_the_master_moves_reach_the_new_one_once(aft
     acked = [item.delivery_tag for item in client.take() if isinstance(item, methods.BasicAck)]
     assert acked[-1] == 11
     assert bodies(kit, "q", after) == [b"%d" % number for number in range(11)]
+
+
+# --- at random ---
+
+
+class LetterStorm:
+    """Messages are rejected on one node and dead-lettered to another while links break and nodes crash."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.kit = with_disks()
+        self.sent = 0
+        self.safe: set[bytes] = set()
+        self.client: Client | None = None
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self._step()
+        self._calm()
+
+    def _step(self) -> None:
+        rng, kit = self.rng, self.kit
+        chance = rng.random()
+        if chance < 0.4:
+            self._publish(rng.randrange(1, 6))
+        elif chance < 0.6:
+            self._reject(rng.randrange(1, 6))
+        elif chance < 0.7:
+            kit.hold(*rng.sample(("home", "master"), 2))
+        elif chance < 0.75:
+            kit.release()
+        elif chance < 0.8:
+            kit.cut("home", "master")
+            kit.advance(rng.choice((0, 1, 35)))
+            kit.heal("home", "master")
+        elif chance < 0.9:
+            node = rng.choice(("home", "master"))
+            kit[node].hold_flushes = rng.random() < 0.5
+            kit.run()
+        elif chance < 0.95:
+            self._crash(rng.choice(("home", "master")))
+
+    def _publish(self, count: int) -> None:
+        bodies = [b"%d" % (self.sent + at) for at in range(count)]
+        self.sent += count
+        client = self.kit["home"].client()
+        client.ask(methods.ConfirmSelect(), methods.ConfirmSelectOk)
+        client.feed(b"".join(publish(b"source", body, PERSISTENT) for body in bodies))
+        if client.take():
+            self.safe |= set(bodies)
+        client.close_socket()
+
+    def _reject(self, count: int) -> None:
+        client = self.kit["home"].client()
+        for _ in range(count):
+            client.send(methods.BasicGet(queue="source"))
+        client.take()
+        client.feed(settle_method(120, 0, 1))
+
+    def _crash(self, node: str) -> None:
+        self.kit.kill(node, power=self.rng.random() < 0.5)
+        self.kit.advance(self.rng.choice((0, 1, 35)))
+        self.kit.restart(node)
+
+    def _calm(self) -> None:
+        kit = self.kit
+        kit.release()
+        for node in ("home", "master"):
+            kit[node].hold_flushes = False
+            kit[node].flush()
+        kit.run()
+        kit.advance(1)
+        dead, alive = bodies(kit, "dead"), bodies(kit, "source", "home")
+        assert len(set(dead)) == len(dead), "a letter arrived twice"
+        assert not set(dead) & set(alive), "a message is dead and alive"
+        gone = self.safe - set(dead) - set(alive)
+        assert not gone, f"confirmed and gone: {sorted(gone)}"
+        assert queue(kit, "home", "source").core.unacked == 0
+        assert not kit.cuts
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_letters_between_nodes_that_crash_and_lose_each_other_arrive_exactly_once(seed: int):
+    LetterStorm(seed).run(80)

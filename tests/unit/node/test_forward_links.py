@@ -272,7 +272,7 @@ def test_requests_under_way_when_the_link_breaks_are_answered_404():
 # --- consumers ---
 
 
-def test_a_broken_link_gives_everything_back_to_the_master_in_order_and_marked():
+def test_a_link_that_stays_broken_gives_everything_back_to_the_master_in_order_and_marked():
     kit = ClusterKit()
     local = kit["master"].client()
     local.declare("q")
@@ -283,30 +283,30 @@ def test_a_broken_link_gives_everything_back_to_the_master_in_order_and_marked()
     assert len(client.deliveries()) == 5
     kit.cut("home", "master")
     local.consume("q", "l")
+    assert local.deliveries() == []
+    kit.advance(limits.link_grace_us / 1_000_000)
     items = local.take()
     assert [item[1] for item in items if isinstance(item, tuple)] == [b"%d" % at for at in range(5)]
     assert all(item.redelivered for item in items if isinstance(item, methods.BasicDeliver))
+    # The old tags mean nothing any more.
+    kit.heal("home", "master")
+    client.send(methods.BasicAck(5, True))
+    assert mastered(kit).core.unacked == 5
 
 
-def test_consumers_survive_a_short_break_and_late_acks_change_nothing():
+def test_what_a_node_held_is_given_out_at_once_when_its_process_is_known_to_be_gone():
     kit = ClusterKit()
-    kit["master"].client().declare("q", auto_delete=True)
+    local = kit["master"].client()
+    local.declare("q")
     client = kit["home"].client()
     client.consume("q")
     client.publish("q", b"x")
-    assert client.deliveries() == [b"x"]
-    kit.cut("home", "master")
-    kit.advance(1)
-    kit.heal("home", "master")
-    again = client.expect(methods.BasicDeliver)
-    assert (again.consumer_tag, again.delivery_tag, again.redelivered) == ("c", 2, True)
-    client.take()
-    client.send(methods.BasicAck(1))
-    assert mastered(kit).core.unacked == 1
-    client.send(methods.BasicAck(2))
-    assert mastered(kit).core.unacked == 0
-    client.publish("q", b"y")
-    assert client.deliveries() == [b"y"]
+    kit.kill("home")
+    local.consume("q", "l")
+    assert local.deliveries() == []
+    kit.node("master").switch.peer_died("home")
+    kit.run()
+    assert local.deliveries() == [b"x"]
 
 
 def test_consumers_are_cancelled_when_the_master_stays_away():
@@ -480,13 +480,26 @@ def test_an_answer_waits_until_this_node_has_the_metadata_it_relies_on():
     kit = ClusterKit()
     kit["master"].client().declare("q")
     client = kit["home"].client()
-    kit.lagging.add("home")
+    kit.lag("home")
     client.send(methods.QueueDelete(queue="q"))
     assert client.take() == []
     kit.catch_up("home")
     client.expect(methods.QueueDeleteOk)
     client.send(methods.QueueDeclare(queue="q", passive=True))
     assert client.expect(methods.ChannelClose).reply_code == 404
+
+
+def test_the_last_cancel_of_an_auto_delete_queue_is_answered_when_the_queue_is_gone_here_too():
+    kit = ClusterKit()
+    kit["master"].client().declare("q", auto_delete=True)
+    client = kit["home"].client()
+    client.consume("q")
+    kit.lag("home")
+    client.send(methods.BasicCancel("c"))
+    assert client.take() == []
+    kit.catch_up("home")
+    client.expect(methods.BasicCancelOk)
+    assert "q" not in kit.node("home").vhosts["/"].queues
 
 
 @pytest.fixture

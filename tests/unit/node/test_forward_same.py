@@ -28,7 +28,11 @@ def hear(client: Client) -> list[list[Any]]:
 
 
 def held_on(
-    node: str, talk: Callable[..., Any], *, second_node: str = "", queue: dict[str, Any] | None = None
+    node: str,
+    talk: Callable[..., Any],
+    *,
+    second_node: str = "",
+    queue: dict[str, Any] | None = None,
 ) -> list[Any]:
     """Let two clients of `node` (or the second on another) talk about queue q on `master`."""
     kit = ClusterKit("home", "master")
@@ -44,7 +48,7 @@ def held_on(
 
 
 def is_same(talk: Callable[..., Any], **more: Any) -> list[Any]:
-    here, there = held_on("master", talk, **more), held_on("home", talk, **more)
+    here, there = (held_on(node, talk, **more) for node in ("master", "home"))
     assert here == there
     return here
 

@@ -184,7 +184,7 @@ class Storm:
             if taker.node == "master" and taker.client is not None:
                 taker.look()
                 taker.client = None
-        self.kit.kill("master")
+        self.kit.kill("master", power=self.rng.random() < 0.5)
         self.kit.advance(self.rng.choice((0, 1)))
         self.kit.restart("master")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirrormq.meta.records import Policy
 from mirrormq.runtime import config, names
 from mirrormq.runtime.faults import ConfigError
 from mirrormq.runtime.names import NAMES, Shape
@@ -242,6 +243,105 @@ def test_queue_data_is_flushed_before_a_confirm_unless_told_otherwise() -> None:
     assert (settings.fsync, settings.fsync_interval_ms) == ("interval", 250)
     with pytest.raises(ConfigError, match="expected always or interval or never"):
         config.load([], {}, [config.Given("fsync", "sometimes", "test")], "here")
+
+
+POLICY_CONF = """
+mirroring_policy.ha.two.pattern = ^ha[.]
+mirroring_policy.ha.two.definition.ha-mode = exactly
+mirroring_policy.ha.two.definition.ha-params = 2
+mirroring_policy.ha.two.apply_to = queues
+mirroring_policy.ha.two.priority = 7
+mirroring_policy.lazy.definition = {"queue-mode": "lazy"}
+mirroring_policy.some.definition.ha-mode = nodes
+mirroring_policy.some.definition.ha-params = ["rabbit@a", "rabbit@b"]
+"""
+POLICY_TOML = """
+[[mirroring_policy]]
+name = "ha.two"
+pattern = "^ha[.]"
+definition = { ha-mode = "exactly", ha-params = 2 }
+apply-to = "queues"
+priority = 7
+
+[[mirroring_policy]]
+name = "lazy"
+definition.queue-mode = "lazy"
+
+[[mirroring_policy]]
+name = "some"
+definition = { ha-mode = "nodes", ha-params = ["rabbit@a", "rabbit@b"] }
+"""
+POLICY_TABLES = """
+[mirroring_policy."ha.two"]
+pattern = "^ha[.]"
+definition = { ha-mode = "exactly", ha-params = 2 }
+apply-to = "queues"
+priority = 7
+
+[mirroring_policy.lazy.definition]
+queue-mode = "lazy"
+
+[mirroring_policy.some]
+definition = { ha-mode = "nodes", ha-params = ["rabbit@a", "rabbit@b"] }
+"""
+POLICIES = (
+    Policy("/", "ha.two", "^ha[.]", {"ha-mode": "exactly", "ha-params": 2}, apply_to="queues", priority=7),
+    Policy("/", "lazy", ".*", {"queue-mode": "lazy"}),
+    Policy("/", "some", ".*", {"ha-mode": "nodes", "ha-params": ["rabbit@a", "rabbit@b"]}),
+)
+
+
+def test_first_policies_can_be_written_in_every_form(tmp_path: Path) -> None:
+    assert load(tmp_path, POLICY_CONF).settings.mirroring_policies == POLICIES
+    assert load(tmp_path, POLICY_TOML, suffix=".toml").settings.mirroring_policies == POLICIES
+    assert load(tmp_path, POLICY_TABLES, suffix=".toml").settings.mirroring_policies == POLICIES
+    text = '[{"name": "lazy", "definition": {"queue-mode": "lazy"}, "apply_to": "all"}]'
+    settings = load(tmp_path, POLICY_CONF, environment={"MIRRORMQ_MIRRORING_POLICY": text}).settings
+    assert settings.mirroring_policies == POLICIES[1:2]
+
+
+def test_first_policies_belong_to_the_default_vhost(tmp_path: Path) -> None:
+    text = "default_vhost = prod\nmirroring_policy.p.definition.ha-mode = all\n"
+    (policy,) = load(tmp_path, text).settings.mirroring_policies
+    assert policy == Policy("prod", "p", ".*", {"ha-mode": "all"})
+    assert load(tmp_path, text + "mirroring_policy.p.vhost = prod").settings.mirroring_policies == (policy,)
+    with pytest.raises(ConfigError, match="for vhost 'x', which a new cluster does not have: its only one"):
+        load(tmp_path, text + "mirroring_policy.p.vhost = x")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("mirroring_policy.p.pattern = ^a", "line 1: mirroring_policy: policy 'p': no policy provided."),
+        ("mirroring_policy.p.definition.ha-mode = some", "'p': \"some\" is not a valid ha-mode value"),
+        (
+            "mirroring_policy.p.definition.max-lenght = 1",
+            "policy 'p': {\"max-lenght\": 1} are not recognised",
+        ),
+        ("mirroring_policy.p.definition = lazy", "mirroring_policy.p.definition: this is not JSON"),
+        ("mirroring_policy.p.definition = 5", "is an object such as"),
+        ("mirroring_policy.p.definitions = 5", "a policy has the settings pattern, definition"),
+        ("mirroring_policy = ha-all", "mirroring_policy: this is not JSON"),
+        ("mirroring_policy = 7", "expected a list of policies"),
+        ("mirroring_policy = [7]", "every policy of the list is a table with a name"),
+        ('mirroring_policy = {"name": "p", "patern": "a"}', "policy 'p' has no setting patern; there are"),
+        ('mirroring_policy = {"name": "p", "pattern": "("}', "is not a valid regular expression"),
+        ('mirroring_policy = {"name": "p", "priority": "high"}', "priority should be a number, not 'high'"),
+        ('mirroring_policy = {"name": "p", "vhost": 1}', "pattern and vhost are texts"),
+        ('mirroring_policy = {"name": "p", "apply-to": "cats"}', "apply-to 'cats' unrecognised"),
+        ("queue_master_locator = anywhere", "queue_master_locator: expected client-local or min-masters"),
+    ],
+)
+def test_a_wrong_first_policy_or_locator_stops_the_start(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)) as caught:
+        load(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_locator_has_rabbitmqs_names(tmp_path: Path) -> None:
+    assert load(tmp_path, "").settings.queue_master_locator == "client-local"
+    for key in ("queue_master_locator", "queue_leader_locator"):
+        assert load(tmp_path, f"{key} = round-robin").settings.queue_master_locator == "round-robin"
 
 
 def test_every_setting_is_in_the_manual(clone: Path) -> None:

@@ -356,3 +356,27 @@ def test_an_ipv4_address_through_an_ipv6_socket_is_shown_as_ipv4() -> None:
     assert plain_host("::ffff:127.0.0.1") == "127.0.0.1"
     assert plain_host("::1") == "::1"
     assert plain_host("fe80::1%eth0") == "fe80::1"
+
+
+async def test_a_driver_that_was_left_carries_nothing_out(stage: Stage) -> None:
+    """The files of a stopped application are closed; sockets and timers of its clients may come later."""
+    stage.driver.leave()
+    passes = stage.node.passes
+    stage.node.effects.append("meta/log", b"late")
+    stage.driver.gauges(1, 2)
+    await asyncio.wait_for(asyncio.shield(stage.loop.run_in_executor(None, lambda: None)), 10)
+    assert stage.disk.orders == []
+    assert stage.node.passes == passes
+
+
+async def test_a_pass_that_fails_ends_the_node_and_carries_nothing_more_out(stage: Stage) -> None:
+    def broken(_now: object) -> None:
+        raise ZeroDivisionError("half-way")
+
+    stage.node.end_pass = broken  # type: ignore[method-assign, assignment]
+    stage.driver.gauges(1, 2)
+    assert await asyncio.wait_for(stage.driver.failed, 10) == "internal error in a pass"
+    assert any("half-way" in line for line in stage.lines)
+    stage.node.effects.append("journal/1", b"x")
+    stage.driver.gauges(1, 2)
+    assert stage.disk.orders == []

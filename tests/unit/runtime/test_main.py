@@ -29,6 +29,7 @@ def test_a_port_base_moves_all_ports() -> None:
     settings = read("--port-base", "6000")
     assert settings.listen == (Address("", 6000),)
     assert settings.admin_port == 16000
+    assert settings.links.listen == Address("", 26000)
 
 
 def test_options_of_the_command_line_are_settings() -> None:

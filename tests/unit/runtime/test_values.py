@@ -107,6 +107,38 @@ def test_networks_may_be_single_addresses() -> None:
         v.network("example.org")
 
 
+@pytest.mark.parametrize(
+    ("written", "peer", "shown"),
+    [
+        ("rabbit@a", v.PeerName("rabbit@a", "a", 25672), "rabbit@a:25672"),
+        (" m-1@b.example:4000 ", v.PeerName("m-1@b.example", "b.example", 4000), "m-1@b.example:4000"),
+        ("m@127.0.0.1:1", v.PeerName("m@127.0.0.1", "127.0.0.1", 1), "m@127.0.0.1:1"),
+        ("m@[::1]", v.PeerName("m@::1", "::1", 25672), "m@[::1]:25672"),
+        ("m@[fe80::2]:7", v.PeerName("m@fe80::2", "fe80::2", 7), "m@[fe80::2]:7"),
+    ],
+)
+def test_a_listed_node_has_a_name_and_an_address(written: str, peer: v.PeerName, shown: str) -> None:
+    assert v.peer_name(written) == peer
+    assert str(peer) == shown
+    assert v.peer_name(shown) == peer
+    assert peer.address == v.Address(peer.host, peer.port)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("a", "name@host"), ("@b", "name@host"), ("a@", "name@host"), ("../a@b", "name@host"),
+        ("a@b:", "name@host"), ("a@b:x", "name@host"), ("a@b:70000", "port"), ("a@b:0", "port"),
+        ("a@::1", "brackets"), ("a@b/c", "name@host"), (7, "text"),
+    ],
+)  # fmt: skip
+def test_a_listed_node_without_a_name_or_with_an_unclear_address_is_refused(
+    wrong: v.Value, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        v.peer_name(wrong)
+
+
 def test_a_node_name_cannot_leave_the_data_folder() -> None:
     assert v.node_name("rabbit@a") == "rabbit@a"
     for wrong in ("a", "../x@y", "a@b/c", "@b", "a@"):

@@ -6,6 +6,7 @@ nobody. The own vote counts when it is durable.
 
 from typing import TYPE_CHECKING
 
+from mirrormq.base import limits
 from mirrormq.cluster.raft.membership import quorum
 from mirrormq.cluster.raft.messages import Message, VoteAnswer, VoteRequest
 from mirrormq.cluster.raft.role import Role
@@ -24,6 +25,7 @@ class Candidate(Role):
         self.is_transfer = is_transfer
         self.votes: dict[str, VoteAnswer] = {}
         self.timer_at = now + raft.election_us()
+        self._has_rival = False
 
     def begin(self, now: int) -> None:
         """Vote for this node and ask the others."""
@@ -57,6 +59,18 @@ class Candidate(Role):
         ):
             self.votes[peer] = message
             self._count(now)
+
+    def on_rival(self, now: int) -> None:
+        """The votes are split, maybe so that nobody wins: try again soon, and not both at once.
+
+        Only some times: on slow links two tries would go on to cross each other.
+        """
+        raft = self.raft
+        if not self.is_pre and not self._has_rival and raft.splits < limits.raft_split_votes_max:
+            self._has_rival = True
+            raft.splits += 1
+            spread = limits.raft_election_eof_us << raft.splits
+            self.timer_at = min(self.timer_at, now + limits.raft_election_eof_us + raft.rng.below(spread))
 
     def on_durable(self, now: int) -> None:
         """The own vote may count now."""

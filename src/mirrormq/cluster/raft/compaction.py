@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
 from mirrormq.cluster.raft import events as ev
-from mirrormq.cluster.raft.layout import RaftDamaged, SnapshotFile, pack_snapshot, read_snapshot
+from mirrormq.cluster.raft.layout import RaftDamaged, SnapshotFile, read_snapshot, snapshot_chunks
 from mirrormq.cluster.raft.membership import encode_configuration
 from mirrormq.cluster.raft.recovery import SNAPSHOT, SnapshotMark
 from mirrormq.kernel.crc32c import crc32c
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class _Job:
     """A snapshot of our own state on its way to the file."""
 
-    def __init__(self, index: int, term: int, configuration: bytes, parts: Iterator[bytes]) -> None:
+    def __init__(self, index: int, term: int, chunks: Iterator[bytes]) -> None:
         self.index = index
         self.term = term
-        self.configuration = configuration
-        self.parts = parts
+        self.chunks = chunks
         self.made: list[bytes] = []
+        self.crc = 0
         self.token = 0
 
 
@@ -110,7 +110,8 @@ class Compaction:
             self.raft.note(f"a snapshot from a leader cannot be used: {error}")
             return 0
         self._job = None
-        self._install = (self.raft.storage.write_snapshot(whole, mark.index, mark.term), snapshot)
+        token = self.raft.storage.write_snapshot(whole, mark.index, mark.term, mark.crc)
+        self._install = (token, snapshot)
         return mark.size
 
     def may_capture(self) -> bool:
@@ -126,18 +127,19 @@ class Compaction:
         assert term is not None
         configuration = encode_configuration(raft.configs.at(index))
         self.is_wanted = False
-        self._job = _Job(index, term, configuration, raft.machine.capture())
+        self._job = _Job(index, term, snapshot_chunks(index, term, configuration, raft.machine.capture()))
 
     def _encode_part(self, job: _Job) -> None:
         if job.token:
             return
-        part = next(job.parts, None)
-        if part is not None:
-            job.made.append(part)
+        chunk = next(job.chunks, None)
+        if chunk is not None:
+            job.made.append(chunk)
+            job.crc = crc32c(chunk, job.crc)
             return
-        data = pack_snapshot(job.index, job.term, job.configuration, job.made)
+        data = b"".join(job.made)
         job.made.clear()
-        job.token = self.raft.storage.write_snapshot(data, job.index, job.term)
+        job.token = self.raft.storage.write_snapshot(data, job.index, job.term, job.crc)
         self.raft.role.on_snapshot_replaced()
 
     def _use(self, now: int, snapshot: SnapshotFile) -> None:

@@ -51,6 +51,11 @@ class Configurations:
         """The one that counts at `index`."""
         return next((one for one in reversed(self._known) if one.index <= index), self._known[0])
 
+    def since(self, index: int) -> list[Configuration]:
+        """The one that counts at `index` and all later ones."""
+        at = self.at(index)
+        return [one for one in self._known if one is at or one.index > index]
+
     def truncate(self, first: int) -> None:
         """Entries from `first` on are gone."""
         while len(self._known) > 1 and self._known[-1].index >= first:

@@ -10,7 +10,7 @@ RESERVED = 0xC1
 _CONFIGURATION = bytes((RESERVED, 1))
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     """One place of the log. The same (term, index) has the same data on every node."""
 
     term: int

@@ -59,10 +59,34 @@ class Registered(Struct, frozen=True):
     token: bytes
 
 
+class Removed(Struct, frozen=True):
+    """The group has removed this node, committed at `index`: nobody will talk to this folder again."""
+
+    index: int
+
+
+class FolderRefused(Struct, frozen=True):
+    """The group knows a node of this name with another data folder, or with a later start of this one."""
+
+    leader: str
+
+
 class Note(Struct, frozen=True):
     """A sentence for the operator."""
 
     text: str
 
 
-Event = Applied | Refused | Lost | ReadReady | LeaderChanged | Restored | Configured | Registered | Note
+Event = (
+    Applied
+    | Refused
+    | Lost
+    | ReadReady
+    | LeaderChanged
+    | Restored
+    | Configured
+    | Registered
+    | Removed
+    | FolderRefused
+    | Note
+)

@@ -10,6 +10,7 @@ durable, and until then the node goes on with what it had.
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
+from mirrormq.cluster.raft import events as ev
 from mirrormq.cluster.raft import messages as ms
 from mirrormq.cluster.raft.entries import Entry
 from mirrormq.cluster.raft.recovery import SnapshotMark
@@ -31,6 +32,29 @@ class Follower(Role):
         self.answered = 0
         self.is_owed_answer = False
 
+    def step_down(self) -> None:
+        """Nobody will answer what was asked."""
+        for ref in self.raft.forwarded.take_all():
+            self.raft.refuse(ref, "the leader has changed")
+
+    def read(self, ref: object) -> None:
+        """Ask the leader, with all other reads of this pass."""
+        if self.raft.leader not in self.raft.links or len(self.raft.forwarded) >= limits.raft_waiting_max:
+            self.raft.refuse(ref, "busy" if self.raft.leader else "there is no leader")
+        else:
+            self.raft.forwarded.add(ref)
+
+    def end_pass(self, now: int) -> None:  # noqa: ARG002
+        """Send what is to be asked."""
+        number = self.raft.forwarded.take_request()
+        if number:
+            self.raft.send(self.raft.leader, ms.ReadRequest(self.raft.term, number))
+
+    def after_apply(self, now: int) -> None:  # noqa: ARG002
+        """Release reads."""
+        for ref, index in self.raft.forwarded.take_ready(self.raft.applied_index):
+            self.raft.events.append(ev.ReadReady(ref, index))
+
     def on_timer(self, now: int) -> None:
         """No leader was heard for an election timeout."""
         if now < self.timer_at:
@@ -50,6 +74,8 @@ class Follower(Role):
 
     def on_link_down(self, now: int, peer: str, is_certificate: bool) -> None:
         """The leader is dead if its link has ended: no need to wait."""
+        if peer == self.raft.leader:
+            self.step_down()
         if is_certificate and peer == self.raft.leader:
             self.raft.set_leader("")
             self.timer_at = now + 1 + self.raft.rng.below(limits.raft_election_eof_us)
@@ -65,6 +91,11 @@ class Follower(Role):
         elif isinstance(message, ms.SnapshotPart):
             self._on_heard(now)
             self._on_snapshot_part(peer, message)
+        elif isinstance(message, ms.ReadAnswer) and peer == self.raft.leader:
+            if message.is_ok:
+                self.raft.forwarded.on_answer(message.number, message.index)
+            else:
+                self.step_down()
         elif isinstance(message, ms.TimeoutNow) and peer == self.raft.leader and self.raft.may_campaign(now):
             self.raft.campaign(now, is_pre=False, is_transfer=True)
 

@@ -10,7 +10,7 @@ instead, and their snapshot belongs to the state machine from its first byte to 
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from msgspec import Struct
 from mirrormq.base import limits
 from mirrormq.cluster.raft.entries import Entry
 from mirrormq.kernel.crc32c import crc32c
+from mirrormq.meta.layout import MetaDamaged, MetaTooNew
 
 FORMAT = 2
 
@@ -34,23 +35,8 @@ _SNAPSHOT_HEADER = struct.Struct(">8sIQQII")
 _PART_HEADER = struct.Struct(">II")
 _VOTE_HEADER = struct.Struct(">8sIQQHI")
 
-_CURE = "restore the data folder from a backup, or start with an empty one and join the cluster anew"
-
-
-class RaftDamaged(Exception):
-    """What had been durable cannot be read back. The text names the file, the cause and the cure."""
-
-    def __init__(self, file: str, cause: str) -> None:
-        """Make one sentence of it."""
-        super().__init__(f"{file} is damaged: {cause}; {_CURE}")
-
-
-class RaftTooNew(Exception):
-    """Written by a later version. The text names the file, the cause and the cure."""
-
-    def __init__(self, file: str, cause: str) -> None:
-        """Make one sentence of it."""
-        super().__init__(f"{file} was written by a newer MirrorMQ: {cause}; start the version that wrote it")
+RaftDamaged = MetaDamaged
+RaftTooNew = MetaTooNew
 
 
 class LogFile(NamedTuple):
@@ -162,14 +148,19 @@ def _refuse_damage(file: str, data: bytes, at: int, mark: tuple[int, int]) -> No
 # --- snapshot ---
 
 
-def pack_snapshot(index: int, term: int, configuration: bytes, parts: Iterable[bytes]) -> bytes:
-    """Write a snapshot; an empty part ends it."""
+def snapshot_chunks(index: int, term: int, configuration: bytes, parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Write a snapshot, chunk by chunk as its parts are made; an empty part ends it."""
     head = _SNAPSHOT_HEADER.pack(_SNAPSHOT_MAGIC, FORMAT, index, term, len(configuration), 0)[:-4]
-    head += crc32c(configuration, crc32c(head)).to_bytes(4, "big")
-    chunks = [head, configuration]
-    for part in (*(part for part in parts if part), b""):
-        chunks += (_PART_HEADER.pack(len(part), crc32c(part)), part)
-    return b"".join(chunks)
+    yield head + crc32c(configuration, crc32c(head)).to_bytes(4, "big") + configuration
+    for part in parts:
+        if part:
+            yield _PART_HEADER.pack(len(part), crc32c(part)) + part
+    yield _PART_HEADER.pack(0, crc32c(b""))
+
+
+def pack_snapshot(index: int, term: int, configuration: bytes, parts: Iterable[bytes]) -> bytes:
+    """Write a whole snapshot."""
+    return b"".join(snapshot_chunks(index, term, configuration, parts))
 
 
 def read_snapshot(file: str, data: bytes) -> SnapshotFile:

@@ -21,7 +21,7 @@ from mirrormq.cluster.raft import progress as pg
 from mirrormq.cluster.raft.entries import Entry, configuration_data
 from mirrormq.cluster.raft.lease import NEVER, Proof, inherited, usable_us
 from mirrormq.cluster.raft.progress import Progress
-from mirrormq.cluster.raft.reads import Reads
+from mirrormq.cluster.raft.reads import Reads, RemoteRead
 from mirrormq.cluster.raft.role import Role
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class _Waiting(Struct, frozen=True):
 
 class Leader(Role):
     """One term of leading."""
+
+    progress_class: type[Progress] = Progress
 
     def __init__(self, raft: "Raft", now: int, votes: list[ms.VoteAnswer]) -> None:
         """`votes` elected this node; they say what older leaders may have granted."""
@@ -79,7 +81,10 @@ class Leader(Role):
         if self._change_at is not None:
             self.raft.events.append(ev.Lost(self._change_at[1]))
         for ref in self.reads.take_all():
-            self.raft.refuse(ref, "leadership was lost")
+            if isinstance(ref, RemoteRead):
+                self._answer_read(ref, 0, is_ok=False)
+            else:
+                self.raft.refuse(ref, "leadership was lost")
 
     # --- inputs ---
 
@@ -92,6 +97,18 @@ class Leader(Role):
         self._bytes += len(command)
         self._proposals.append((command, ref))
 
+    def read(self, ref: object) -> None:
+        """Have a read released when nothing acknowledged before it is missing here."""
+        if len(self.reads) < limits.raft_waiting_max:
+            self.reads.add(ref)
+        elif isinstance(ref, RemoteRead):
+            self._answer_read(ref, 0, is_ok=False)
+        else:
+            self.raft.refuse(ref, "busy")
+
+    def _answer_read(self, read: RemoteRead, index: int, *, is_ok: bool = True) -> None:
+        self.raft.send(read.peer, ms.ReadAnswer(self.raft.term, read.number, index, is_ok))
+
     @property
     def bytes_max(self) -> int:
         """Bytes of proposals that may wait."""
@@ -102,8 +119,16 @@ class Leader(Role):
         reason = self._why_not(now, change)
         if reason:
             self.raft.refuse(ref, reason)
-        else:
-            self._change = (change, ref)
+            return
+        self._change = (change, ref)
+        raft = self.raft
+        if change.name == raft.me.name and change.role in (None, mb.NON_VOTER) and not self._transfer_to:
+            # The successor should lead when this node goes, not be elected afterwards. If nobody can take
+            # over in time, this node leads until the entry that removes it is committed.
+            voters = [peer for peer in self.peers if raft.config.role_of(peer) == mb.VOTER]
+            alive = [peer for peer in voters if self.answers(now, peer)]
+            if alive:
+                self.transfer(now, max(alive, key=lambda peer: self._progress(peer).match))
 
     def _why_not(self, now: int, change: mb.Change) -> str:
         """What speaks against a change; empty if nothing does."""
@@ -120,16 +145,18 @@ class Leader(Role):
             if progress is None or progress.state != pg.REPLICATE or lag > limits.raft_promote_lag_max:
                 return f"{change.name} has not caught up"
         # The entry would count at once and could never be committed, nor taken back.
-        answering = [voter for voter in after.voters if self._answers(now, voter)]
+        answering = [voter for voter in after.voters if self.answers(now, voter)]
         if len(answering) < mb.quorum(len(after.voters)):
             return f"of the voters {', '.join(after.voters)} only {len(answering)} would answer"
         return ""
 
-    def _answers(self, now: int, voter: str) -> bool:
-        if voter == self.raft.me.name:
+    def answers(self, now: int, member: str) -> bool:
+        """Has a member answered within an election timeout?"""
+        if member == self.raft.me.name:
             return True
-        heard_at = self._progress(voter).heard_at
-        return self.raft.accepts(voter) and heard_at + limits.raft_election_us_max > now
+        progress = self.peers.get(member)
+        heard_at = progress.heard_at if progress is not None else NEVER
+        return self.raft.accepts(member) and heard_at + limits.raft_election_us_max > now
 
     def transfer(self, now: int, target: str) -> bool:
         """Stop taking proposals until `target` leads, or an election timeout has passed."""
@@ -186,8 +213,10 @@ class Leader(Role):
         elif isinstance(message, ms.AppendAnswer):
             progress.on_mismatch(message.index, message.hint)
         elif isinstance(message, ms.SnapshotAnswer) and progress.is_sending(message.index, message.crc):
-            progress.on_snapshot_wanted(now, message.offset)
-            self._read_part(progress)
+            if progress.on_snapshot_wanted(now, message.offset):
+                self._read_part(progress)
+        elif isinstance(message, ms.ReadRequest):
+            self.read(RemoteRead(peer, message.number))
 
     def on_durable(self, now: int) -> None:  # noqa: ARG002
         """The own flush counts like that of any voter."""
@@ -216,7 +245,10 @@ class Leader(Role):
         """Release reads; leave if this node is no voter any more."""
         raft = self.raft
         for ref, index in self.reads.take_ready(raft.applied_index):
-            raft.events.append(ev.ReadReady(ref, index))
+            if isinstance(ref, RemoteRead):
+                self._answer_read(ref, index)
+            else:
+                raft.events.append(ev.ReadReady(ref, index))
         config = raft.config
         if config.index <= raft.commit_index and not config.is_voter(raft.me.name):
             self._resign(now, "it is no voter any more")
@@ -255,9 +287,12 @@ class Leader(Role):
     def flushed_by_majority(self) -> int:
         """Up to where a majority of the voters has flushed the log."""
         raft = self.raft
+        voters = raft.config.voters
+        if voters == (raft.me.name,):
+            return raft.storage.durable_index
         flushed = [
             raft.storage.durable_index if voter == raft.me.name else self._progress(voter).match
-            for voter in raft.config.voters
+            for voter in voters
         ]
         return mb.majority_value(flushed)
 
@@ -307,6 +342,7 @@ class Leader(Role):
         for peer, progress in self.peers.items():
             if self.raft.accepts(peer):
                 self._heartbeat(now, peer, progress, number)
+        self._tell_strangers(now)
         self._on_proof()
 
     def _heartbeat(self, now: int, peer: str, progress: Progress, number: int) -> None:
@@ -317,6 +353,20 @@ class Leader(Role):
             # the grant spends on its way makes it shorter.
             left = max(0, self.proven_at(now) + usable_us() - progress.echo_at)
         raft.send(peer, ms.Heartbeat(raft.term, number, raft.commit_index, progress.echo, left))
+
+    def _tell_strangers(self, now: int) -> None:
+        """Tell whoever is no member. Nodes that were removed stop; those that were never members wait on."""
+        raft = self.raft
+        is_settled = raft.config.index <= raft.commit_index >= self._first_index
+        # One that may have been deposed does not know who was joined since.
+        if not is_settled or self.proven_at(now) + limits.raft_election_us_max <= now:
+            return
+        for peer, link in raft.links.items():
+            is_member = peer in self.peers
+            is_stranger = link.hello is not None and not (is_member and raft.accepts(peer))
+            if is_stranger and link.told_at + limits.raft_election_us_max <= now:
+                link.told_at = now
+                raft.send(peer, ms.Removed(raft.term, raft.config.index, is_member))
 
     def _is_registered(self, peer: str) -> bool:
         """Is this start of the peer recorded, and committed?"""
@@ -355,6 +405,8 @@ class Leader(Role):
             # Entries of a sole voter are applied before they are durable, which two voters must not see.
             if self.is_sole and raft.commit_index < raft.log.last_index:
                 return
+            if self._transfer_to and change.name == raft.me.name:
+                return
             self._change = None
             self._append_configuration(now, mb.changed(raft.config, change))
             self._change_at = (raft.config.index, ref)
@@ -386,7 +438,9 @@ class Leader(Role):
                 # It does not know that it was removed, and uses what it was granted.
                 self._departed[name] = max(progress.heard_at, self._departed.get(name, NEVER))
         members = [name for name in raft.config.names if name != raft.me.name]
-        self.peers = {name: self.peers.get(name) or Progress(now, raft.log.last_index) for name in members}
+        self.peers = {
+            name: self.peers.get(name) or self.progress_class(now, raft.log.last_index) for name in members
+        }
         if self._transfer_to not in self.peers:
             self._transfer_to = ""
 
@@ -412,13 +466,20 @@ class Leader(Role):
                 return
             # A probe carries no entries: most of its kind are refused.
             is_probe = progress.state == pg.PROBE
-            batch = [] if is_probe else log.batch(progress.next, limits.raft_append_bytes_max)
+            batch = [] if is_probe else log.batch(progress.next, progress.batch_bytes)
             if not batch and not is_probe and progress.told_commit >= raft.commit_index:
                 return
-            progress.told_commit = raft.commit_index
+            size = sum(len(entry.data) for entry in batch)
+            if size > limits.peer_chunk_bytes and not progress.keeps_order(is_bulk=True):
+                return
             sent = tuple((entry.term, entry.data) for entry in batch)
-            raft.send(peer, ms.Append(raft.term, prev, prev_term, raft.commit_index, sent))
-            progress.on_sent(now, prev + len(batch))
+            frame = ms.encode(ms.Append(raft.term, prev, prev_term, raft.commit_index, sent))
+            is_bulk = ms.is_bulk(frame)
+            if not progress.keeps_order(is_bulk):
+                return
+            raft.send_frame(peer, frame)
+            progress.told_commit = raft.commit_index
+            progress.on_sent(now, prev + len(batch), size, is_bulk=is_bulk)
 
     def _begin_snapshot(self, now: int, peer: str, progress: Progress) -> None:
         mark = self.raft.storage.mark
@@ -434,14 +495,18 @@ class Leader(Role):
         if left > 0 and not progress.read_token:
             length = min(left, limits.raft_snapshot_part_bytes)
             progress.read_token = self.raft.storage.read_snapshot(progress.offset, length)
+            progress.read_offset = progress.offset
 
     def on_read(self, token: int, data: bytes) -> bool:
         """A part of the snapshot was read."""
         for peer, progress in self.peers.items():
             if progress.read_token == token and token:
                 progress.read_token = 0
-                if progress.state == pg.SNAPSHOT:
+                if progress.state == pg.SNAPSHOT and progress.read_offset == progress.offset:
                     self._send_part(peer, progress, data)
+                elif progress.state == pg.SNAPSHOT:
+                    # The peer has asked for another part meanwhile.
+                    self._read_part(progress)
                 return True
         return False
 

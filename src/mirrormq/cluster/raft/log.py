@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from mirrormq.cluster.raft.entries import Entry
 
+ENTRY_HEAD_BYTES = 16
+"""What an entry takes in a message beside its data, at most."""
+
 
 class RaftLog:
     """Appends, lookups and cuts; knows nothing of commits and disks."""
@@ -41,12 +44,12 @@ class RaftLog:
         return self._entries[index - self.base_index - 1]
 
     def batch(self, first: int, bytes_max: int) -> list[Entry]:
-        """Entries from `first` on: as many as fit, but at least one if there is one."""
+        """Entries from `first` on: as many as fit, as a message carries them, but at least one."""
         found: list[Entry] = []
         size = 0
         for index in range(first, self.last_index + 1):
             entry = self.entry(index)
-            size += len(entry.data)
+            size += len(entry.data) + ENTRY_HEAD_BYTES
             if found and size > bytes_max:
                 break
             found.append(entry)

@@ -47,11 +47,13 @@ class Configuration(Struct, frozen=True):
 
     members: tuple[Member, ...] = ()
     index: int = 0
+    voters: tuple[str, ...] = ()
+    """Who votes, witnesses included. Follows from the members."""
 
-    @property
-    def voters(self) -> tuple[str, ...]:
-        """Who votes, witnesses included."""
-        return tuple(member.name for member in self.members if member.role != NON_VOTER)
+    def __post_init__(self) -> None:
+        """Work out once what is asked for in every pass."""
+        voters = tuple(member.name for member in self.members if member.role != NON_VOTER)
+        msgspec.structs.force_setattr(self, "voters", voters)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -2,6 +2,9 @@
 
 Guarantee: `decode(encode(m)) == m`; whatever else arrives raises `BadMessage` and nothing else. Lengths are
 bounded by `limits.raft_frame_bytes_max`, which the link enforces before it reads a frame.
+
+A link has two lanes, each in order but not against each other: a frame that fits a chunk goes by control, a
+larger one by bulk (`is_bulk`). Only entries and parts of a snapshot are ever that large.
 """
 
 from typing import Annotated
@@ -121,6 +124,32 @@ class TimeoutNow(Struct, array_like=True, frozen=True, tag=10):
     term: _Number
 
 
+class Removed(Struct, array_like=True, frozen=True, tag=11):
+    """I lead, and the configuration that is committed at `index` does not name the receiver; `is_folder`: it
+    names another data folder, or one that has had a later start.
+    """
+
+    term: _Number
+    index: _Number
+    is_folder: bool = False
+
+
+class ReadRequest(Struct, array_like=True, frozen=True, tag=12):
+    """Up to where must I have applied, to know everything that was acknowledged before you got this?"""
+
+    term: _Number
+    number: _Number
+
+
+class ReadAnswer(Struct, array_like=True, frozen=True, tag=13):
+    """Up to `index`, for all requests up to `number`; not `is_ok`: ask again."""
+
+    term: _Number
+    number: _Number
+    index: _Number
+    is_ok: bool = True
+
+
 Message = (
     Hello
     | Append
@@ -132,16 +161,26 @@ Message = (
     | SnapshotPart
     | SnapshotAnswer
     | TimeoutNow
+    | Removed
+    | ReadRequest
+    | ReadAnswer
 )
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _HEAD = bytes((VERSION,))
+_PREFIX_BYTES = 1
+"""A link puts one octet before a frame, to tell it from those of others."""
 
 
 def encode(message: Message) -> bytes:
     """Make a frame of it."""
     return _HEAD + _encoder.encode(message)
+
+
+def is_bulk(frame: bytes) -> bool:
+    """Does this frame travel on the bulk lane of a link, which is not ordered against the control lane?"""
+    return len(frame) + _PREFIX_BYTES > limits.peer_chunk_bytes
 
 
 def decode(frame: bytes) -> Message:

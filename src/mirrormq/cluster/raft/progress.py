@@ -4,8 +4,11 @@ Probing: one message at a time until a common point of the logs is found. Replic
 of their answers, up to `limits.raft_inflight_appends_max` messages. Snapshot: the entries the peer needs
 are gone; it gets the snapshot part by part, and the transfer goes on where it stopped if the link breaks.
 
-Links are reliable while they are open, so nothing is sent twice without reason; whatever is not answered for
-an election timeout is sent again all the same.
+Links are reliable while they are open, so nothing is sent twice over one of them, unless it was not answered
+for `limits.raft_resend_us`: sending a slow link what it is still busy with would make it slower.
+
+A link's two lanes are not ordered against each other. Entries that overtake the ones before them would be
+refused and all sent again, so entries go by one lane until everything on the other is answered.
 """
 
 from collections import deque
@@ -23,6 +26,12 @@ SNAPSHOT = "snapshot"
 class _Sent(NamedTuple):
     last: int
     at: int
+    size: int
+    is_bulk: bool
+
+
+_LANE_HEAD_BYTES = 128
+"""What a message with entries has around them, at most."""
 
 
 class Progress:
@@ -49,12 +58,18 @@ class Progress:
         self.mark = SnapshotMark()
         self.offset = 0
         self.read_token = 0
+        self.read_offset = 0
+        """What is being read from the disk for it."""
         self._inflight: deque[_Sent] = deque()
+        self._inflight_bytes = 0
         self._probe_at = NEVER
+        self._part_at = NEVER
+        """When the part at `offset` was asked for; NEVER: it is not on its way."""
 
     def on_link(self) -> None:
         """A link was opened or lost: what was under way is gone."""
         self._probe()
+        self._part_at = NEVER
         self.proven_at = NEVER
         # A grant for an answer of before would outlive the end of the link, which says there is none.
         self.echo_at = NEVER
@@ -72,25 +87,41 @@ class Progress:
         """May entries, or a probe, be sent now?"""
         if self.state == PROBE:
             return self._probe_at + limits.raft_election_us_min <= now
-        return self.state == REPLICATE and len(self._inflight) < limits.raft_inflight_appends_max
+        return (
+            self.state == REPLICATE
+            and len(self._inflight) < limits.raft_inflight_appends_max
+            and self._inflight_bytes < limits.raft_inflight_bytes_max
+        )
 
-    def on_sent(self, now: int, last: int) -> None:
+    @property
+    def batch_bytes(self) -> int:
+        """How many bytes of entries the next message should have, so that it need not wait for its lane."""
+        if self._inflight and not self._inflight[-1].is_bulk:
+            return min(limits.raft_append_bytes_max, limits.peer_chunk_bytes - _LANE_HEAD_BYTES)
+        return limits.raft_append_bytes_max
+
+    def keeps_order(self, is_bulk: bool) -> bool:
+        """Would a message on that lane arrive behind everything that is on its way?"""
+        return not self._inflight or self._inflight[-1].is_bulk == is_bulk
+
+    def on_sent(self, now: int, last: int, size: int = 0, *, is_bulk: bool = False) -> None:
         """Entries up to `last` were sent (or none, as a probe)."""
         if self.state == PROBE:
             self._probe_at = now
         elif last >= self.next:
-            self._inflight.append(_Sent(last, now))
+            self._inflight.append(_Sent(last, now, size, is_bulk))
+            self._inflight_bytes += size
             self.next = last + 1
 
     def on_match(self, index: int) -> None:
         """The peer has flushed everything up to `index`."""
         self.match = max(self.match, index)
         while self._inflight and self._inflight[0].last <= self.match:
-            self._inflight.popleft()
+            self._inflight_bytes -= self._inflight.popleft().size
         is_restored = self.state == SNAPSHOT and self.match >= self.mark.index
         if self.state == PROBE or is_restored:
             self.state = REPLICATE
-            self._inflight.clear()
+            self._forget_inflight()
             self.next = self.match + 1
         self.next = max(self.next, self.match + 1)
 
@@ -106,9 +137,9 @@ class Progress:
     def on_quiet(self, now: int) -> None:
         """The peer is alive. Has it owed an answer for too long?"""
         if self.state == REPLICATE and self._inflight:
-            if self._inflight[0].at + limits.raft_disk_stall_us <= now:
+            if self._inflight[0].at + limits.raft_resend_us <= now:
                 self._probe()
-        elif self.state == SNAPSHOT and self._probe_at + limits.raft_election_us_max <= now:
+        elif self.state == SNAPSHOT and self._probe_at + limits.raft_resend_us <= now:
             self._probe()
 
     # --- snapshot ---
@@ -116,8 +147,8 @@ class Progress:
     def begin_snapshot(self, now: int, mark: SnapshotMark) -> None:
         """Send this snapshot, from wherever the peer says it has got to."""
         self.state = SNAPSHOT
-        self.mark = mark
-        self.offset = 0
+        if mark != self.mark:
+            self.mark, self.offset, self._part_at = mark, 0, NEVER
         self.read_token = 0
         self._probe_at = now
 
@@ -125,10 +156,13 @@ class Progress:
         """Is this snapshot being sent?"""
         return self.state == SNAPSHOT and (index, crc) == (self.mark.index, self.mark.crc)
 
-    def on_snapshot_wanted(self, now: int, offset: int) -> None:
-        """The peer wants the part at `offset`."""
-        self.offset = offset
+    def on_snapshot_wanted(self, now: int, offset: int) -> bool:
+        """The peer wants the part at `offset`. Is it to be sent, or on its way already?"""
         self._probe_at = now
+        if offset == self.offset and now < self._part_at + limits.raft_resend_us:
+            return False
+        self.offset, self._part_at = offset, now
+        return True
 
     def end_snapshot(self) -> None:
         """The peer uses the snapshot, or another is needed."""
@@ -137,6 +171,10 @@ class Progress:
     def _probe(self) -> None:
         self.state = PROBE
         self._probe_at = NEVER
-        self._inflight.clear()
+        self._forget_inflight()
         self.read_token = 0
         self.next = self.match + 1 if self.match else self.next
+
+    def _forget_inflight(self) -> None:
+        self._inflight.clear()
+        self._inflight_bytes = 0

@@ -12,7 +12,7 @@ configuration, links, commit and apply.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count as count_from
 
 from msgspec import Struct
@@ -29,11 +29,13 @@ from mirrormq.cluster.raft.compaction import Compaction
 from mirrormq.cluster.raft.configs import Configurations
 from mirrormq.cluster.raft.entries import Entry
 from mirrormq.cluster.raft.follower import Follower
+from mirrormq.cluster.raft.layout import snapshot_chunks
 from mirrormq.cluster.raft.leader import Leader
-from mirrormq.cluster.raft.lease import Holder, Vouching, usable_us
+from mirrormq.cluster.raft.lease import NEVER, Holder, Vouching, usable_us
 from mirrormq.cluster.raft.log import RaftLog
 from mirrormq.cluster.raft.machine import Machine
 from mirrormq.cluster.raft.membership import NON_VOTER, VOTER, WITNESS, Change, Configuration, Member
+from mirrormq.cluster.raft.reads import ForwardedReads
 from mirrormq.cluster.raft.recovery import Recovery
 from mirrormq.cluster.raft.storage import Storage
 from mirrormq.log.disk import Disk, DiskOutbox
@@ -64,6 +66,8 @@ class Link(Struct):
     hello: ms.Hello | None = None
     refused: bool = False
     """It was noted that this peer is refused."""
+    told_at: int = NEVER
+    """When this node, leading, has last told the peer that it is no member."""
 
 
 class Raft:
@@ -95,27 +99,44 @@ class Raft:
         self.compaction = self.compaction_class(self)
         self.term = 0
         self.vote = ""
+        self.voted_at = NEVER
+        """When this node, since its start, last voted for another one."""
         self.commit_index = 0
         self.applied_index = 0
         self.leader = ""
+        self.splits = 0
+        """Elections since there was a leader in which this node and another stood at once."""
         self.heard_at = 0
         """When this node last heard from the leader it follows."""
         self.links: dict[str, Link] = {}
+        self.forwarded = ForwardedReads(me.start)
         self.holder = Holder()
         self.vouching = Vouching(0)
         self.role: Follower | Candidate | Leader = self.follower_class(self, 0)
         self.events: list[ev.Event] = []
         self.outgoing: list[tuple[str, bytes]] = []
         self._gated: deque[tuple[str, Link, bytes]] = deque()
+        self._is_touched = True
+        """There was an input since the last pass: most passes of a node's loop have none for Raft."""
         self._is_registered = False
+        self.is_fresh = True
+        """The folder held nothing when it was opened."""
+        self._removed_at = 0
+        """The last index at which a configuration without this node is known to be committed."""
+        self._refused_by = ""
 
     # --- start ---
 
-    def start(self, now: int, disk: Disk, *, may_form: bool = False) -> Recovery:
+    def start(self, now: int, disk: Disk, *, may_form: bool = False, force_sole: bool = False) -> Recovery:
         """Read the folder; raises `RaftDamaged` or `RaftTooNew`.
 
-        `may_form`: a fresh node becomes a group of its own; otherwise it waits for a leader to find it. The
-        folder of a node that was never part of a group is a group with one voter.
+        `may_form`: a node without entries becomes a group of its own; others wait for a leader. The
+        folder of a node that was never part of a group, or that was restored from a backup, is a group with
+        one voter.
+
+        `force_sole`: an operator gives up all other members. What they have and this folder has not is lost,
+        and what was never committed may become true. The folder must have been given a new identity before
+        (`identity.forced`), so that others who are alive after all do not take this node for a member.
         """
         found = self.storage.recover(now, disk)
         self.term, self.vote = found.term, found.vote
@@ -126,8 +147,13 @@ class Raft:
             self.machine.restore(found.snapshot.state)
         self.configs.load(found.snapshot, found.entries)
         is_single = found.mark.format == 1 or any(file.format == 1 for file in found.files)
+        is_copy = found.snapshot is not None and not found.snapshot.configuration
         is_fresh = not found.entries and found.snapshot is None and not found.term
-        if not self.configs.latest.members and (is_single or (may_form and is_fresh)):
+        self.is_fresh = is_fresh and not is_single
+        # Whoever forms a group may have died when its vote was on disk, and nothing else.
+        is_empty = not found.entries and found.snapshot is None
+        is_alone = not self.configs.latest.members and (is_single or is_copy or (may_form and is_empty))
+        if is_alone or force_sole or self._is_renamed():
             self.configs.latest_is(Configuration((self.member_me(VOTER),)))
         self.vouching = Vouching(now)
         self.role = self.follower_class(self, now)
@@ -137,14 +163,29 @@ class Raft:
                 self._apply()
         return found
 
+    def _is_renamed(self) -> bool:
+        """Was this folder the only member, under another name? Nobody else knows it by that."""
+        members = self.config.members
+        return (
+            len(members) == 1 and members[0].identity == self.me.identity and members[0].name != self.me.name
+        )
+
+    def form(self, now: int) -> None:
+        """Become a group of its own: for a fresh node that nobody has found yet."""
+        assert not self.config.members, self.config
+        self.configs.latest_is(Configuration((self.member_me(VOTER),)))
+        self.become_leader(now, self.term + 1)
+
     # --- inputs ---
 
     def on_timer(self, now: int) -> None:
         """Time has passed; call it at `timer_at` at the latest."""
+        self._is_touched = True
         self.role.on_timer(now)
 
     def receive(self, now: int, peer: str, frame: bytes) -> None:
         """A frame from a peer, over the link that is open."""
+        self._is_touched = True
         link = self.links.get(peer)
         if link is None:
             return
@@ -162,6 +203,7 @@ class Raft:
 
     def link_up(self, now: int, peer: str) -> None:
         """A link to a peer is open; it says hello first."""
+        self._is_touched = True
         assert peer not in self.links, peer
         self.links[peer] = Link()
         self.send(peer, ms.Hello(self.me.identity, self.me.start, self.me.tokens))
@@ -169,6 +211,7 @@ class Raft:
 
     def link_down(self, now: int, peer: str, *, eof: bool) -> None:
         """A link is gone. `eof`: the other side ended it. Told *before* the socket is closed by this side."""
+        self._is_touched = True
         if self.links.pop(peer, None) is None:
             return
         is_certificate = eof and self.options.death_certificate
@@ -183,15 +226,19 @@ class Raft:
         """The disk has done what `token` stands for. False if it is none of ours."""
         if not self.storage.done(now, token) and not self.compaction.done(now, token):
             return False
+        self._is_touched = True
         self.role.on_durable(now)
         return True
 
     def disk_read(self, token: int, data: bytes) -> bool:
         """The disk has read what `token` stands for. False if it is none of ours."""
-        return isinstance(self.role, Leader) and self.role.on_read(token, data)
+        is_ours = isinstance(self.role, Leader) and self.role.on_read(token, data)
+        self._is_touched = self._is_touched or is_ours
+        return is_ours
 
     def propose(self, command: bytes, ref: object) -> None:
         """Have a command applied everywhere; `ref` is told what became of it."""
+        self._is_touched = True
         assert not entry_kinds.is_reserved(command)
         if isinstance(self.role, Leader):
             self.role.propose(command, ref)
@@ -200,16 +247,15 @@ class Raft:
 
     def read(self, ref: object) -> None:
         """Be told when the state here contains all that was acknowledged anywhere before this call."""
-        if isinstance(self.role, Leader):
-            if len(self.role.reads) < limits.raft_waiting_max:
-                self.role.reads.add(ref)
-            else:
-                self.refuse(ref, "busy")
+        self._is_touched = True
+        if isinstance(self.role, Candidate):
+            self.refuse(ref, "there is no leader")
         else:
-            self.refuse(ref, "not the leader")
+            self.role.read(ref)
 
     def change(self, now: int, change: Change, ref: object) -> None:
         """Change the membership by one step."""
+        self._is_touched = True
         if isinstance(self.role, Leader):
             self.role.change(now, change, ref)
         else:
@@ -217,16 +263,26 @@ class Raft:
 
     def transfer(self, now: int, target: str) -> bool:
         """Hand the leadership to a voter that has caught up, if it can be done within an election timeout."""
+        self._is_touched = True
         return isinstance(self.role, Leader) and self.role.transfer(now, target)
 
     def end_pass(self, now: int) -> None:
         """Append, flush, send and apply what the inputs of this pass have caused."""
+        if not self._is_touched and not self.needs_pass:
+            return
+        self._is_touched = False
         self.role.end_pass(now)
         self.storage.end_pass(now)
         self._apply()
         self.role.after_apply(now)
         self.compaction.step()
         self.release()
+
+    def image(self) -> Iterator[bytes]:
+        """A snapshot file of the state as it is now, without members: a group of its own starts on it."""
+        term = self.log.term_at(self.applied_index)
+        assert term is not None
+        return snapshot_chunks(self.applied_index, term, b"", self.machine.capture())
 
     # --- questions ---
 
@@ -239,6 +295,12 @@ class Raft:
     def is_leader(self) -> bool:
         """Does this node lead, as far as it knows?"""
         return isinstance(self.role, Leader)
+
+    @property
+    def is_removed(self) -> bool:
+        """Has the group removed this node, and not added it again?"""
+        is_back = self.config.index > self._removed_at and self.config.find(self.me.name) is not None
+        return bool(self._removed_at) and not is_back
 
     @property
     def durable_index(self) -> int:
@@ -265,13 +327,21 @@ class Raft:
         """Is it certain that a node (or that start of it) holds no lease? Only the leader can say so."""
         return isinstance(self.role, Leader) and self.role.lease_over(node, now, start)
 
+    def answers(self, node: str, now: int) -> bool:
+        """Has this node, which leads, been answered by another lately?"""
+        return isinstance(self.role, Leader) and self.role.answers(now, node)
+
     # --- for the roles ---
 
     def send(self, peer: str, message: ms.Message) -> None:
         """Send, once term and vote are durable; dropped if there is no link."""
+        self.send_frame(peer, ms.encode(message))
+
+    def send_frame(self, peer: str, frame: bytes) -> None:
+        """The same for a message that is encoded already."""
         link = self.links.get(peer)
         if link is not None and len(self._gated) < limits.raft_gated_max:
-            self._gated.append((peer, link, ms.encode(message)))
+            self._gated.append((peer, link, frame))
 
     def note(self, text: str) -> None:
         """Tell the operator."""
@@ -316,12 +386,13 @@ class Raft:
         """Remember who leads in this term."""
         if leader != self.leader:
             self.leader = leader
+            self.splits = 0 if leader else self.splits
             self.events.append(ev.LeaderChanged(self.term, leader))
 
     def become_follower(self, now: int, term: int, leader: str = "") -> None:
         """Follow whoever leads in `term`."""
+        self.role.step_down()
         if isinstance(self.role, Leader):
-            self.role.step_down()
             self.holder.drop()
         if term > self.term:
             self.set_vote(now, term, "")
@@ -331,6 +402,7 @@ class Raft:
 
     def campaign(self, now: int, *, is_pre: bool, is_transfer: bool = False) -> None:
         """Ask for votes, or whether they would be given."""
+        self.role.step_down()
         self.set_leader("")
         self.role = Candidate(self, now, is_pre=is_pre, is_transfer=is_transfer)
         self.role.begin(now)
@@ -342,6 +414,7 @@ class Raft:
         own = self.vouching.answer_with(now, term, is_granted=True, is_pre=False)
         self.holder.drop()
         self.vouching.lead(self.me.name, term)
+        self.role.step_down()
         leader = self.leader_class(self, now, [own, *(votes or [])])
         self.role = leader
         self.set_leader(self.me.name)
@@ -351,10 +424,16 @@ class Raft:
         """Has the disk owed a flush for too long?"""
         return self.storage.stalled_us(now) > limits.raft_disk_stall_us
 
+    def hears_leader(self, now: int) -> bool:
+        """Is there a leader as far as this node can tell?"""
+        return self.is_leader or bool(self.leader and now < self.heard_at + limits.raft_election_us_min)
+
     def may_campaign(self, now: int) -> bool:
         """May this node stand for election?"""
-        return not self.is_stalled(now) and (
-            self._votes_in(self.config) or self._votes_in(self.configs.at(self.commit_index))
+        return (
+            not self.is_removed
+            and not self.is_stalled(now)
+            and any(self._votes_in(config) for config in self.configs.since(self.commit_index))
         )
 
     def election_us(self) -> int:
@@ -394,6 +473,9 @@ class Raft:
         if mine is not None and mine.token == self.me.tokens[-1] and not self._is_registered:
             self._is_registered = True
             self.events.append(ev.Registered(mine.token))
+        if mine is None and self.is_leader:
+            # Anybody else is told by its leader: in a log that is being caught up with this may be long ago.
+            self._on_removed(committed.index)
 
     @property
     def apply_limit(self) -> int:
@@ -411,7 +493,7 @@ class Raft:
         one because accepted disks have elected it, and a candidate with another identity has joined under it:
         this node may just be behind, and would never catch up if it did not listen.
         """
-        if isinstance(message, (*FROM_LEADER, ms.TimeoutNow)) or self.accepts(peer):
+        if isinstance(message, (*FROM_LEADER, ms.TimeoutNow, ms.Removed)) or self.accepts(peer):
             return True
         member = self.config.find(peer)
         return (
@@ -422,15 +504,43 @@ class Raft:
         """Is this very folder a voter there?
 
         One that was removed or demoted by an entry that may not be committed must still stand: it may be the
-        only one that has the entry, and then nobody else can win, nor is it asked for its vote in vain.
+        only one that has the entry, and then nobody else can win, nor is it asked for its vote in vain. After
+        a restart nobody knows what is committed, so every configuration in the log may be in force.
         """
         mine = config.find(self.me.name)
         return mine is not None and mine.identity == self.me.identity and mine.role != NON_VOTER
+
+    def _on_stranger(self, now: int, peer: str, message: ms.Removed) -> None:
+        """A leader says that this node is none of its members."""
+        if self.leader != peer:
+            # Somebody may lead a group of its own (`force_sole`): those who are content with another leader,
+            # or were until a moment ago, do not belong to it.
+            heard_at = max(self.heard_at, self.vouching.started_at)
+            if self.hears_leader(now) or (not self.accepts(peer) and now < heard_at + limits.lease_us):
+                return
+        if message.is_folder:
+            if peer != self._refused_by:
+                self._refused_by = peer
+                self.events.append(ev.FolderRefused(peer))
+            return
+        # Whatever the term: it tells what is committed, which no later term takes back.
+        mine = self.config.find(self.me.name)
+        is_news = message.index > self.configs.at(self.commit_index).index
+        if is_news and mine is not None and mine.identity == self.me.identity:
+            self._on_removed(message.index)
+
+    def _on_removed(self, index: int) -> None:
+        if index > self._removed_at:
+            self._removed_at = index
+            self.events.append(ev.Removed(index))
 
     def _dispatch(self, now: int, peer: str, message: ms.Message) -> None:
         assert not isinstance(message, ms.Hello)
         if isinstance(message, ms.VoteRequest):
             voting.on_request(self, now, peer, message)
+            return
+        if isinstance(message, ms.Removed):
+            self._on_stranger(now, peer, message)
             return
         if message.term > self.term:
             is_promise = isinstance(message, ms.VoteAnswer) and message.is_pre and message.is_granted
@@ -443,6 +553,8 @@ class Raft:
                 self.send(peer, ms.AppendAnswer(self.term, False, 0))
             return
         if isinstance(message, FROM_LEADER):
+            if isinstance(self.role, Leader) and not self.accepts(peer):
+                return  # it leads a group of its own (`force_sole`), to which this node was joined by mistake
             assert not isinstance(self.role, Leader), f"two leaders in term {self.term}"
             if self.leader != peer:
                 self.become_follower(now, message.term, peer)

@@ -16,6 +16,9 @@ class Role:
         self.raft = raft
         self.timer_at = 0
 
+    def step_down(self) -> None:
+        """Another role begins: tell everybody who waits."""
+
     def on_timer(self, now: int) -> None:
         """Time has passed."""
 
@@ -33,6 +36,9 @@ class Role:
 
     def on_vote_given(self, now: int) -> None:
         """This node has voted for somebody."""
+
+    def on_rival(self, now: int) -> None:
+        """Another node stands in the same term, and this one has voted for itself."""
 
     def on_durable(self, now: int) -> None:
         """The disk has reported something."""

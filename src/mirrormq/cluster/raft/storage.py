@@ -180,9 +180,10 @@ class Storage:
 
     # --- snapshot ---
 
-    def write_snapshot(self, data: bytes, index: int, term: int) -> int:
-        """Replace the snapshot; returns the token that will be reported."""
-        self.mark = SnapshotMark(index, term, len(data), crc32c(data), FORMAT)
+    def write_snapshot(self, data: bytes, index: int, term: int, crc: int | None = None) -> int:
+        """Replace the snapshot, whose checksum may be known; returns the token that will be reported."""
+        crc = crc32c(data) if crc is None else crc
+        self.mark = SnapshotMark(index, term, len(data), crc, FORMAT)
         self._snapshot_token = self._next_token()
         self._outbox.replace(SNAPSHOT, data, self._snapshot_token)
         return self._snapshot_token

@@ -19,27 +19,29 @@ if TYPE_CHECKING:
 
 def on_request(raft: "Raft", now: int, peer: str, request: VoteRequest) -> None:
     """Answer a candidate, or one that asks whether it may become one."""
-    if hears_leader(raft, now) and not request.is_transfer:
+    if raft.hears_leader(now) and not request.is_transfer:
         if request.is_pre:
             _answer(raft, now, peer, request, is_granted=False)
         return
     if request.is_pre:
-        _answer(raft, now, peer, request, is_granted=request.term > raft.term and is_current(raft, request))
+        # Whoever this node has just voted for may lead already: a later term would only unseat it.
+        is_free = raft.vote in ("", raft.me.name, peer) or now >= raft.voted_at + limits.raft_vote_us
+        is_granted = is_free and request.term > raft.term and is_current(raft, request)
+        _answer(raft, now, peer, request, is_granted=is_granted)
         return
     if request.term > raft.term:
+        # Who does not get this vote may be unable to win: it must not keep this node from standing.
+        due = now + limits.raft_election_us_max if raft.is_leader else raft.timer_at
         raft.become_follower(now, request.term)
+        raft.role.timer_at = min(raft.role.timer_at, due)
     is_granted = request.term == raft.term and raft.vote in ("", peer) and is_current(raft, request)
     if is_granted:
         raft.set_vote(now, raft.term, peer)
+        raft.voted_at = now
         raft.role.on_vote_given(now)
+    elif request.term == raft.term and raft.vote == raft.me.name:
+        raft.role.on_rival(now)
     _answer(raft, now, peer, request, is_granted=is_granted)
-
-
-def hears_leader(raft: "Raft", now: int) -> bool:
-    """Is there a leader as far as this node can tell?"""
-    if raft.is_leader:
-        return True
-    return bool(raft.leader) and now < raft.heard_at + limits.raft_election_us_min
 
 
 def is_current(raft: "Raft", request: VoteRequest) -> bool:

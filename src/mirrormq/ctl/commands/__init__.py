@@ -3,6 +3,7 @@
 from mirrormq.ctl.commands import (
     absent,
     checks,
+    cluster,
     definitions,
     limits,
     listings,
@@ -18,6 +19,7 @@ from mirrormq.ctl.commands import (
 __all__ = [
     "absent",
     "checks",
+    "cluster",
     "definitions",
     "limits",
     "listings",

@@ -11,32 +11,23 @@ from mirrormq.ctl.faults import USAGE, Failure
 from mirrormq.ctl.registry import CLUSTER, command
 
 _ERLANG = "there is no Erlang here."
-_ONE_NODE = "this version runs one node; clusters come in a later one."
+_MIRRORS = "queues are mirrored in a later version."
 
 SENTENCES: dict[str, str] = {
     "autocomplete": "shell completion comes in a later version.",
-    "await_online_nodes": _ONE_NODE,
-    "cancel_sync_queue": _ONE_NODE,
-    "change_cluster_node_type": "every MirrorMQ node keeps its data on disk, so there is no type to change.",
+    "cancel_sync_queue": _MIRRORS,
     "decode": "settings are not encrypted; keep secrets in a file with mode 0600.",
-    "enable_feature_flag": "there are no feature flags: every feature is on.",
     "encode": "settings are not encrypted; keep secrets in a file with mode 0600.",
     "eval": _ERLANG,
     "eval_file": _ERLANG,
     "exec": _ERLANG,
-    "force_boot": _ONE_NODE,
     "force_gc": _ERLANG,
-    "force_reset": "stop the node and remove its data folder instead.",
-    "forget_cluster_node": _ONE_NODE,
     "hipe_compile": _ERLANG,
-    "join_cluster": _ONE_NODE,
     "list_ciphers": "settings are not encrypted, so there are no ciphers to list.",
-    "list_feature_flags": "there are no feature flags: every feature is on.",
     "list_hashes": "settings are not encrypted, so there are no hashes to list.",
     "list_node_auth_attempt_stats": "attempts to log in are in the node's log.",
-    "rename_cluster_node": _ONE_NODE,
+    "rename_cluster_node": "a node keeps its name; forget it, reset it, and let it join under another one.",
     "report": "use `status`, `environment` and the list_* commands.",
-    "reset": "stop the node and remove its data folder instead.",
     "restart_vhost": "a virtual host has no process of its own that could need a restart.",
     "resume_listeners": "listeners cannot be suspended in this version.",
     "rotate_logs": "log files are rotated by size, and by SIGHUP.",
@@ -45,13 +36,11 @@ SENTENCES: dict[str, str] = {
     "set_log_level": "set log.level in the configuration and restart the node.",
     "set_vhost_tags": "use `add_vhost NAME --tags a,b` when the virtual host is made.",
     "set_vm_memory_high_watermark": "set vm_memory_high_watermark in the configuration and restart the node.",
-    "start_app": "the node and its process are one: start it with `mirrormq serve`.",
-    "stop_app": "the node and its process are one: stop it with `mirrormqctl stop`.",
     "suspend_listeners": "listeners cannot be suspended in this version.",
-    "sync_queue": _ONE_NODE,
+    "sync_queue": _MIRRORS,
     "trace_off": "message tracing does not exist yet.",
     "trace_on": "message tracing does not exist yet.",
-    "update_cluster_nodes": _ONE_NODE,
+    "update_cluster_nodes": "a node learns who the others are when it joins and at every start.",
     "wait": "use `mirrormqctl await_startup`.",
 }
 

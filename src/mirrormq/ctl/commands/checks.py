@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from mirrormq.ctl.commands.nodes import running_status
 from mirrormq.ctl.faults import Failure
 from mirrormq.ctl.registry import MONITORING, command, session_of
 
@@ -17,7 +18,8 @@ def check_running(ctx: typer.Context) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Checking if MirrorMQ is running on node {name} ...")
-    session.call("ping")
+    if session.call("status").get("app", "running") != "running":
+        raise Failure(f"MirrorMQ on node {name} is not running or has not fully booted yet")
     session.finish(f"MirrorMQ on node {name} is fully booted and running")
 
 
@@ -27,7 +29,7 @@ def check_local_alarms(ctx: typer.Context) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Asking node {name} to report any local resource alarms ...")
-    alarms = session.call("status")["alarms"]
+    alarms = running_status(session)["alarms"]
     if alarms:
         raise Failure(f"Node {name} reported the following local alarms: {', '.join(alarms)}")
     session.finish(f"Node {name} reported no local alarms")
@@ -39,7 +41,8 @@ def check_alarms(ctx: typer.Context) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Asking node {name} to report any known resource alarms ...")
-    alarms = session.call("status")["alarms"]
+    found = session.call("cluster_status")["alarms"]
+    alarms = [f"{entry['resource']} on {entry['node']}" for entry in found]
     if alarms:
         raise Failure(f"Node {name} reported the following alarms: {', '.join(alarms)}")
     session.finish(f"Node {name} reported no alarms, local or clusterwide")
@@ -63,7 +66,7 @@ def check_port_listener(ctx: typer.Context, port: int) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Asking node {name} if there's an active listener on port {port} ...")
-    ports = sorted({entry["port"] for entry in session.call("status")["listeners"]})
+    ports = sorted({entry["port"] for entry in running_status(session)["listeners"]})
     if port not in ports:
         raise Failure(
             f"No listener for port {port} is active on node {name}. "
@@ -78,7 +81,7 @@ def check_protocol_listener(ctx: typer.Context, protocol: str) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Asking node {name} if there's an active listener for protocol {protocol} ...")
-    found = sorted({entry["protocol"] for entry in session.call("status")["listeners"]})
+    found = sorted({entry["protocol"] for entry in running_status(session)["listeners"]})
     wanted = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl"}.get(protocol, protocol)
     if wanted not in found:
         raise Failure(
@@ -94,7 +97,7 @@ def check_port_connectivity(ctx: typer.Context) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Testing TCP connections to all active listeners on node {name} ...")
-    entries = session.call("status")["listeners"]
+    entries = running_status(session)["listeners"]
     failed = [entry for entry in entries if not _accepts(entry, session.timeout)]
     if failed:
         ports = ", ".join(str(entry["port"]) for entry in failed)
@@ -109,7 +112,7 @@ def node_health_check(ctx: typer.Context) -> None:
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Checking health of node {name} ...")
-    alarms = session.call("status")["alarms"]
+    alarms = running_status(session)["alarms"]
     if alarms:
         raise Failure(f"Health check failed: resource alarms {', '.join(alarms)} are in effect")
     session.finish("Health check passed")

@@ -1,5 +1,6 @@
-"""What the node holds at this moment: queues, exchanges, bindings, connections, channels, consumers.
+"""What the cluster holds at this moment: queues, exchanges, bindings, connections, channels, consumers.
 
+Whichever node is asked, the lists are of all nodes; one that does not answer is named on stderr.
 Columns have rabbitmqctl's names. A virtual host that does not exist is an error here, where rabbitmqctl shows
 an empty list: a typing mistake should not look like an empty broker.
 """
@@ -11,6 +12,9 @@ from typing import Annotated
 import typer
 
 from mirrormq.ctl.registry import MONITORING, columns_of, command, session_of
+
+SILENT = "does not answer"
+"""Why the rows of a node are missing that runs and does not answer in time."""
 
 Columns = Annotated[list[str] | None, typer.Argument(metavar="[COLUMN]...", show_default=False)]
 
@@ -139,12 +143,10 @@ def list_queues(
     vhost = session.options.vhost
     session.say(f"Timeout: {session.timeout} seconds ...")
     session.say(f"Listing queues for vhost {vhost} ...")
-    rows = session.call("list_queues", vhost=vhost)
-    if offline and not online:
-        # One node: every queue it knows has its master here and can be used.
-        rows = [row for row in rows if row["state"] != "running"]
-    if local:
-        rows = [row for row in rows if row["node"] == session.node_name]
+    # As with rabbitmqctl, --local wins, and --online with --offline is all of them.
+    rows = session.call("list_queues", vhost=vhost, **({"local": True} if local else {}))
+    if online != offline and not local:
+        rows = [row for row in rows if (row["state"] == "running") == online]
     session.table(rows, columns)
 
 
@@ -168,7 +170,7 @@ def list_bindings(ctx: typer.Context, column: Columns = None) -> None:
 
 @command(MONITORING, "[--no-table-headers] [<column> ...]")
 def list_connections(ctx: typer.Context, column: Columns = None) -> None:
-    """List AMQP 0-9-1 connections of the node."""
+    """List AMQP 0-9-1 connections of all nodes."""
     columns = columns_of(column, ("user", "peer_host", "peer_port", "state"), CONNECTIONS)
     session = session_of(ctx)
     session.say("Listing connections ...")
@@ -177,7 +179,7 @@ def list_connections(ctx: typer.Context, column: Columns = None) -> None:
 
 @command(MONITORING, "[--no-table-headers] [<column> ...]")
 def list_channels(ctx: typer.Context, column: Columns = None) -> None:
-    """List all channels of the node."""
+    """List all channels of all nodes."""
     columns = columns_of(column, ("pid", "user", "consumer_count", "messages_unacknowledged"), CHANNELS)
     session = session_of(ctx)
     session.say("Listing channels ...")
@@ -196,9 +198,10 @@ def list_consumers(ctx: typer.Context, column: Columns = None) -> None:
 
 @command(MONITORING, "[--vhost <vhost>] [--no-table-headers] [<column> ...]")
 def list_unresponsive_queues(ctx: typer.Context, column: Columns = None) -> None:
-    """List queues that do not answer: none while the node does, because queues live in its loop."""
+    """List queues that do not answer: those of nodes that do not, because queues live in their loops."""
     columns = columns_of(column, ("name",), QUEUES)
     session = session_of(ctx)
     session.say(f"Listing unresponsive queues for vhost {session.options.vhost} ...")
-    session.call("ping")
-    session.table([], columns)
+    rows = session.call("list_queues", vhost=session.options.vhost)
+    silent = {node for node, reason in session.client.missing.items() if reason == SILENT}
+    session.table([row for row in rows if row["node"] in silent], columns)

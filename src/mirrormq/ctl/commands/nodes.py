@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from mirrormq.client.admin import AdminClient, Refused, Unreachable
-from mirrormq.ctl.faults import NO_PERMISSION, Failure
-from mirrormq.ctl.registry import CLUSTER, CONFIGURATION, HELP, MONITORING, NODES, command, session_of
+from mirrormq.ctl.faults import NO_PERMISSION, USAGE, Failure
+from mirrormq.ctl.registry import CONFIGURATION, HELP, MONITORING, NODES, command, session_of
 from mirrormq.ctl.session import Session
 
 STARTUP_SECONDS = 300.0
@@ -54,36 +54,6 @@ def ping(ctx: typer.Context) -> None:
             f"Failed to connect and authenticate to {name} in {timeout_ms} ms: {failure.text}"
         ) from None
     session.finish("Ping succeeded")
-
-
-@command(CLUSTER)
-def cluster_status(ctx: typer.Context) -> None:
-    """Show the nodes of the cluster: in this version, the one node."""
-    session = session_of(ctx)
-    found = session.call("status")
-    facts = {
-        "cluster_name": found["cluster_name"],
-        "disk_nodes": [found["node"]],
-        "running_nodes": [found["node"]],
-        "versions": {found["node"]: {"mirrormq_version": found["mirrormq_version"]}},
-        "alarms": found["alarms"],
-        "partitions": {},
-        "listeners": {found["node"]: found["listeners"]},
-    }
-    if session.formatter == "json":
-        session.write_json(facts)
-        return
-    session.say(f"Cluster status of node {found['node']} ...")
-    body = [
-        ("Basics", [f"Cluster name: {found['cluster_name']}"]),
-        ("Disk Nodes", [found["node"]]),
-        ("Running Nodes", [found["node"]]),
-        ("Versions", [f"{found['node']}: MirrorMQ {found['mirrormq_version']}"]),
-        ("Alarms", _alarms(found)),
-        ("Network Partitions", ["(none)"]),
-        ("Listeners", [f"Node: {found['node']}, {line}" for line in map(_lower, _listeners(found))]),
-    ]
-    session.write(_sections(body))
 
 
 @command(CONFIGURATION)
@@ -153,7 +123,7 @@ def shutdown(
 
 @command(NODES, "[--timeout <timeout>]")
 def await_startup(ctx: typer.Context) -> None:
-    """Wait until the node runs and answers."""
+    """Wait until the node runs and its application accepts clients."""
     session = session_of(ctx)
     limit = session.options.timeout or STARTUP_SECONDS
     failure: Failure | None = None
@@ -190,35 +160,47 @@ def server_version(ctx: typer.Context) -> None:
 def listeners(ctx: typer.Context) -> None:
     """List the protocols and ports the node listens on."""
     session = session_of(ctx)
-    found = session.call("status")
+    found = running_status(session)
     session.say(f"Asking node {found['node']} to report its protocol listeners ...")
     if session.formatter == "json":
         session.finish(listeners=found["listeners"])
         return
-    for line in _listeners(found):
+    for line in listener_lines(found["listeners"]):
         session.write(line)
 
 
 def status_text(found: dict[str, Any]) -> str:
-    """`status` for people: rabbitmqctl's sections, those that mean something here."""
-    memory, disk, totals = found["memory"], found["disk"], found["totals"]
+    """`status` for people: rabbitmqctl's sections, those that mean something here and now."""
     descriptors = found["file_descriptors"]
+    runtime = [
+        f"OS PID: {found['pid']}",
+        f"OS: {found['os']}",
+        f"Application: {found.get('app', 'running')}",
+        f"MirrorMQ version: {found['mirrormq_version']}",
+        f"RabbitMQ version: {found['rabbitmq_version']} (whose behaviour it has)",
+        f"Node name: {found['node']}",
+        f"Python: {found['python_version']}",
+    ]
+    if found.get("app_detail"):
+        runtime.insert(3, f"It says: {found['app_detail']}")
+    if _is_running(found):
+        runtime.insert(2, f"Uptime (seconds): {found['uptime_seconds']}")
     body: list[tuple[str, list[str]]] = [
-        (
-            "Runtime",
-            [
-                f"OS PID: {found['pid']}",
-                f"OS: {found['os']}",
-                f"Uptime (seconds): {found['uptime_seconds']}",
-                f"MirrorMQ version: {found['mirrormq_version']}",
-                f"RabbitMQ version: {found['rabbitmq_version']} (whose behaviour it has)",
-                f"Node name: {found['node']}",
-                f"Python: {found['python_version']}",
-            ],
-        ),
+        ("Runtime", runtime),
         ("Data directory", [f"Node data directory: {found['data_directory']}"]),
         ("Config files", [f" * {path}" for path in found["config_files"]] or ["(none)"]),
         ("Log file(s)", [f" * {path}" for path in found["log_files"]]),
+        ("File Descriptors", [f"Total: {descriptors['used']}, limit: {descriptors['limit']}"]),
+        *(_app_sections(found) if _is_running(found) else ()),
+        ("Listeners", listener_lines(found["listeners"])),
+    ]
+    return sections(body)
+
+
+def _app_sections(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """What is known only while the application runs."""
+    memory, disk, totals = found["memory"], found["disk"], found["totals"]
+    return [
         ("Alarms", _alarms(found)),
         (
             "Memory",
@@ -227,7 +209,6 @@ def status_text(found: dict[str, Any]) -> str:
                 f"Memory high watermark: {memory['limit'] / GB:.4f} gb",
             ],
         ),
-        ("File Descriptors", [f"Total: {descriptors['used']}, limit: {descriptors['limit']}"]),
         (
             "Free Disk Space",
             [
@@ -243,12 +224,11 @@ def status_text(found: dict[str, Any]) -> str:
                 f"Virtual host count: {totals['vhosts']}",
             ],
         ),
-        ("Listeners", _listeners(found)),
     ]
-    return _sections(body)
 
 
-def _sections(body: list[tuple[str, list[str]]]) -> str:
+def sections(body: list[tuple[str, list[str]]]) -> str:
+    """Titles with their lines, as rabbitmqctl shows them."""
     return "\n\n".join(f"{title}\n\n" + "\n".join(lines) for title, lines in body)
 
 
@@ -256,16 +236,13 @@ def _alarms(found: dict[str, Any]) -> list[str]:
     return [f"{alarm} alarm on node {found['node']}" for alarm in found["alarms"]] or ["(none)"]
 
 
-def _listeners(found: dict[str, Any]) -> list[str]:
+def listener_lines(entries: list[dict[str, Any]]) -> list[str]:
+    """Listeners, as rabbitmqctl shows them."""
     return [
         f"Interface: {entry['interface']}, port: {entry['port']}, "
         f"protocol: {entry['protocol']}, purpose: {entry['purpose']}"
-        for entry in found["listeners"]
+        for entry in entries
     ]
-
-
-def _lower(line: str) -> str:
-    return line[0].lower() + line[1:]
 
 
 def _setting(value: Any) -> str:
@@ -276,22 +253,41 @@ def _setting(value: Any) -> str:
     return "" if value is None else str(value)
 
 
+def running_status(session: Session) -> dict[str, Any]:
+    """`status` of a node whose application runs; refused otherwise, as rabbitmqctl refuses it."""
+    found: dict[str, Any] = session.call("status")
+    if not _is_running(found):
+        raise Failure(_not_running(found), USAGE)
+    return found
+
+
+def _is_running(found: dict[str, Any]) -> bool:
+    # A node of an older version is its application.
+    return bool(found.get("app", "running") == "running")
+
+
+def _not_running(found: dict[str, Any]) -> str:
+    detail = f" ({found['app_detail']})" if found.get("app_detail") else ""
+    cure = "run start_app" if found["app"] == "stopped" else "await_startup waits for it"
+    return f"this node's application is {found['app']}{detail}; {cure}"
+
+
 def _try(session: Session) -> Failure | None:
     """One attempt to reach the node with fresh eyes: its file may have changed since the last one."""
     try:
         if session.url is not None:
-            session.call("ping")
-            return None
-        node = session.local_node()
-        if node.http is None:
-            return Failure(f"node {node.name} runs without its admin API")
-        with AdminClient(node.http, key=node.key(), timeout=session.timeout) as client:
-            client.ctl("ping")
+            found = session.call("status")
+        else:
+            node = session.local_node()
+            if node.http is None:
+                return Failure(f"node {node.name} runs without its admin API")
+            with AdminClient(node.http, key=node.key(), timeout=session.timeout) as client:
+                found = client.ctl("status")
     except Failure as failure:
         return failure
     except (Unreachable, Refused) as error:
         return Failure(str(error))
-    return None
+    return None if _is_running(found) else Failure(_not_running(found))
 
 
 def _watch(pid: int | None) -> Callable[[float], bool]:

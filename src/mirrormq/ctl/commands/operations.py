@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mirrormq.ctl.faults import USAGE, Failure
 from mirrormq.ctl.registry import OPERATIONS, QUEUES, command, session_of
+from mirrormq.ctl.session import Session
 
 Limit = Annotated[int, typer.Option("--limit", help="close at most so many; 0 is all")]
 VHost = Annotated[str | None, typer.Option("--vhost", "-p", help="only those of a virtual host")]
@@ -66,12 +67,13 @@ def close_all_connections(
     limit: Limit = 0,
     everywhere: Annotated[bool, typer.Option("--global", help="of all virtual hosts")] = False,
 ) -> None:
-    """Close all connections of a virtual host, or with --global of the node."""
+    """Close all connections of a virtual host, or with --global of all, on all nodes."""
     session = session_of(ctx)
     where = None if everywhere else (vhost or session.options.vhost)
     shown = "all vhosts" if where is None else f"vhost {where}"
     session.say(f"Closing all connections in {shown} (limit {limit}), reason: {explanation}...")
     closed = session.call("close_connections", vhost=where, reason=explanation, limit=limit)
+    _warn(session, closed)
     session.finish(f"Closed {closed['closed']} connections")
 
 
@@ -81,4 +83,9 @@ def close_all_user_connections(ctx: typer.Context, username: str, explanation: s
     session = session_of(ctx)
     session.say(f"Closing connections of user {username}, reason: {explanation}...")
     closed = session.call("close_connections", user=username, reason=explanation)
+    _warn(session, closed)
     session.finish(f"Closed {closed['closed']} connections")
+
+
+def _warn(session: Session, closed: dict[str, Any]) -> None:
+    session.warn_missing(closed.get("missing", {}), "its connections were not closed, or nobody knows")

@@ -28,6 +28,7 @@ QUEUE_COLUMNS = (
 )
 RECORD_COLUMNS = ("file", "offset", "queue", "epoch", "time", "seq", "kind", "flags", "size")
 FAULT_COLUMNS = ("file", "offset", "queue", "text")
+ENTRY_COLUMNS = ("index", "term", "command", "node", "start", "number", "bytes")
 
 
 @command(STORAGE, "<directory>")
@@ -47,16 +48,22 @@ def backup(ctx: typer.Context, directory: str) -> None:
     )
 
 
-@command(STORAGE, "[--data <directory>] [--queue <name> [--vhost <vhost>]] [--records]")
+@command(STORAGE, "[--data <directory>] [--queue <name> [--vhost <vhost>]] [--records | --definitions]")
 def inspect_log(
     ctx: typer.Context,
     *,
     queue: Annotated[str | None, typer.Option("--queue", help="only this queue")] = None,
     records: Annotated[bool, typer.Option("--records", help="list the records")] = False,
+    definitions: Annotated[
+        bool, typer.Option("--definitions", help="the log of the definitions instead")
+    ] = False,
 ) -> None:
     """Show the logs of durable queues in the data folder of a node that does not run."""
     session = session_of(ctx)
     wanted = (session.options.vhost, queue) if queue is not None else None
+    if definitions:
+        _show_definitions(session, session.offline.definitions(session.data, session.options.node))
+        return
     if records:
         found = session.offline.records(session.data, session.options.node, wanted)
         session.table(found, RECORD_COLUMNS)
@@ -86,12 +93,32 @@ def verify_log(ctx: typer.Context) -> None:
         )
 
 
+def _show_definitions(session: Session, found: dict[str, Any]) -> None:
+    if session.formatter == "json":
+        session.write_json(found)
+        return
+    session.table(found["log"], ENTRY_COLUMNS)
+    _write_definitions(session, found)
+
+
+def _write_definitions(session: Session, found: dict[str, Any]) -> None:
+    voted = f"voted for {found['vote']}" if found["vote"] else "no vote"
+    members = [f"{member['name']} ({member['role']})" for member in found["members"]]
+    session.write(
+        f"definitions: term {found['term']}, {voted}, a snapshot up to entry {found['snapshot_index']} and "
+        f"{found['entries']} entries up to {found['last_index']}; "
+        + (f"members {', '.join(members)}" if members else "never part of a cluster")
+    )
+
+
 def _write_summary(session: Session, found: dict[str, Any]) -> None:
     session.write(
         f"{found['queues']} queues with {found['live']} messages, {found['journal_files']} journal files and "
         f"{found['segments']} segments with {found['batches']} batches, {found['records']} records and "
         f"{found['bytes']} bytes; {len(found['faults'])} faults"
     )
+    if found["definitions"]:
+        _write_definitions(session, found["definitions"])
     if found["torn_bytes"]:
         session.write(f"{found['torn_bytes']} bytes at the end were not finished and count for nothing")
     if found["orphans"]:

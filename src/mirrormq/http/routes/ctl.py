@@ -7,7 +7,7 @@ line can give each its own text and exit code. Lists have rabbitmqctl's columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -17,29 +17,40 @@ from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import ask
-from mirrormq.http.ports import Backups
+from mirrormq.http.far import FarQueues, inquire, merged
+from mirrormq.http.ports import PROCESS_COMMANDS, RUNNING
 from mirrormq.http.routes.definitions import exported
 from mirrormq.http.routes.nodes import About
 from mirrormq.node import report, requests
 from mirrormq.node.steps import Refusal
 
-STATUS = {"not_authorised": 401, "not_found": 404, "unknown_command": 404, "internal_error": 500}
+STATUS = {
+    "not_authorised": 401,
+    "not_found": 404,
+    "unknown_command": 404,
+    "internal_error": 500,
+    answers.APP_STOPPED: 503,
+}
 
-REQUESTS = {name: kind for name, kind in requests.named_requests().items() if name != "aliveness_test"}
+_OWN = ("aliveness_test", "inquire")
+"""Requests that are no commands."""
+
+REQUESTS = {name: kind for name, kind in requests.named_requests().items() if name not in _OWN}
 
 
 class Commands:
-    """The commands that only read."""
+    """The commands."""
 
-    def __init__(self, about: About, backups: Backups | None) -> None:
+    def __init__(self, about: About) -> None:
         self._about = about
-        self._backups = backups
         self._single: dict[str, Callable[[Call, Row], Any]] = {
-            "ping": lambda call, _: {"node": call.node.node_name},
-            "status": lambda call, _: about.status(call.node),
+            "ping": lambda call, _: {"node": call.process.name},
+            "status": lambda call, _: about.status(call.process),
+            "cluster_status": lambda call, _: about.cluster_status(call.node),
             "environment": lambda _call, _: about.settings(),
         }
         self._lists: dict[str, Callable[[Call, Row], Iterator[Row]]] = {
+            "list_feature_flags": lambda call, _: iter(about.feature_flags_of(call.node)),
             "list_vhosts": lambda call, _: report.vhosts(call.node),
             "list_users": _users,
             "list_permissions": lambda call, given: report.permissions(
@@ -61,17 +72,18 @@ class Commands:
             ),
             "list_parameters": _parameters,
             "list_global_parameters": lambda call, _: report.global_parameters(call.node),
-            "list_queues": lambda call, given: report.queues(
-                call.node, call.state.queues_in(_vhost(call, given))
-            ),
             "list_exchanges": lambda call, given: report.exchanges(
                 call.node, call.state.exchanges_in(_vhost(call, given))
             ),
             "list_bindings": _bindings,
-            "list_connections": _connections,
-            "list_channels": lambda call, _: report.channels(call.node),
-            "list_consumers": lambda call, given: report.consumers(call.node, _vhost(call, given)),
         }
+        self._wide: dict[str, Callable[[Call, Row], Awaitable[Iterable[Row]]]] = {
+            "list_queues": _queues,
+            "list_connections": _connections,
+            "list_channels": _channels,
+            "list_consumers": _consumers,
+        }
+        """Lists that take other nodes."""
 
     async def run(self, call: Call) -> web.StreamResponse:
         """POST ctl/command."""
@@ -81,12 +93,16 @@ class Commands:
         if name == "export_definitions":
             vhost = _vhost(call, given) if "vhost" in given else None
             return await answers.pieces_response(call.request, exported(call.state, vhost))
-        if name in ("backup", "backup_progress") and self._backups is not None:
-            return answers.response(await _backed_up(self._backups, name, given))
+        if name in ("backup", "backup_progress"):
+            return answers.response(await _backed_up(call, name, given))
+        if name in PROCESS_COMMANDS or (name == "stop" and call.process.state != RUNNING):
+            return answers.response(await _of_process(call, name, given))
         if name in self._single:
             return answers.response(self._single[name](call, given))
         if name in self._lists:
             return await call.rows(self._lists[name](call, given))
+        if name in self._wide:
+            return await call.rows(await self._wide[name](call, given))
         kind = REQUESTS.get(name)
         if kind is None:
             raise _fault("unknown_command", f"this node does not know the command {name}")
@@ -100,16 +116,23 @@ class Commands:
         return answers.response(answer.value)
 
 
-def routes(about: About, backups: Backups | None) -> list[tuple[str, str, Handler]]:
+def routes(about: About) -> list[tuple[str, str, Handler]]:
     """The one resource."""
-    return [("POST", "ctl/{command}", Commands(about, backups).run)]
+    return [("POST", "ctl/{command}", Commands(about).run)]
 
 
-async def _backed_up(backups: Backups, name: str, given: Row) -> Row:
+async def _backed_up(call: Call, name: str, given: Row) -> Row:
     try:
         if name == "backup_progress":
-            return await backups.progress()
-        return await backups.start(str(given.get("target", "")))
+            return await call.process.backups.progress()
+        return await call.process.backups.start(str(given.get("target", "")))
+    except Refusal as refusal:
+        raise _fault(*refusal.problem) from refusal
+
+
+async def _of_process(call: Call, name: str, given: Row) -> Row:
+    try:
+        return await call.process.command(name, given)
     except Refusal as refusal:
         raise _fault(*refusal.problem) from refusal
 
@@ -133,10 +156,31 @@ def _user_limits(call: Call, given: Row) -> Iterator[Row]:
             yield {"user": record.name, "limits": record.limits}
 
 
-def _connections(call: Call, _given: Row) -> Iterator[Row]:
-    for row in report.connections(call.node):
-        # rabbitmqctl prints the protocol as an Erlang tuple.
-        yield {**row, "protocol": "{0,9,1}"}
+async def _queues(call: Call, given: Row) -> Iterable[Row]:
+    records = list(call.state.queues_in(_vhost(call, given)))
+    if given.get("local"):
+        records = [record for record in records if record.node in ("", call.node.node_name)]
+    far = FarQueues(call)
+    await far.fetch(records)
+    return map(far.row, records)
+
+
+async def _connections(call: Call, _given: Row) -> Iterable[Row]:
+    replies = await inquire(call, "connections")
+    # rabbitmqctl prints the protocol as an Erlang tuple.
+    found = merged(call, report.connections(call.node), replies)
+    return ({**row, "protocol": "{0,9,1}"} for row in found)
+
+
+async def _channels(call: Call, _given: Row) -> Iterable[Row]:
+    replies = await inquire(call, "channels")
+    return merged(call, report.channels(call.node), replies)
+
+
+async def _consumers(call: Call, given: Row) -> Iterable[Row]:
+    vhost = _vhost(call, given)
+    replies = await inquire(call, "consumers", vhost=vhost)
+    return merged(call, report.consumers(call.node, vhost), replies)
 
 
 def _parameters(call: Call, given: Row) -> Iterator[Row]:

@@ -1,56 +1,68 @@
-"""Connections, channels and consumers: what lives only while clients are there."""
+"""Connections, channels and consumers: what lives only while clients are there, on any node."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from mirrormq.http import answers
 from mirrormq.http.answers import Row, not_authorised, not_found
 from mirrormq.http.api import Call
+from mirrormq.http.far import Far, found_far, inquire, merged
 from mirrormq.node import report, requests
+
+if TYPE_CHECKING:
+    from mirrormq.broker.channel import Channel
+    from mirrormq.broker.connection import Connection
 
 DEFAULT_REASON = "Closed via management plugin"
 
 
 async def list_connections(call: Call) -> web.StreamResponse:
     """GET connections, and of one vhost."""
-    if "vhost" in call.request.match_info:
-        call.need_vhost()
-    found = [found for found in call.node.connections.values() if _may_see(call, found)]
-    return await call.listing(found, lambda item: _connection_row(call, item), name=_name, order=_name)
+    vhost = _vhost(call)
+    far = await found_far(await inquire(call, "connections", vhost=vhost))
+    found: list[Connection | Far] = [*call.node.connections.values(), *far]
+    seen = [item for item in found if _may_see(call, item)]
+    return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
 
 
 async def get_connection(call: Call) -> web.Response:
     """GET connections/name."""
-    return answers.response(_connection_row(call, _connection(call)))
+    return answers.response(_connection_row(call, await _connection(call)))
 
 
 async def delete_connection(call: Call) -> web.Response:
     """DELETE connections/name: close it, with the reason of X-Reason."""
-    found = _connection(call)
+    found = await _connection(call)
     reason = call.request.headers.get("X-Reason", DEFAULT_REASON)
-    await call.ask(requests.CloseConnection(actor=call.who.name, connection=found.name, reason=reason))
+    pid = str(_connection_row(call, found, is_internal=True)["pid"])
+    await call.ask(requests.CloseConnection(actor=call.who.name, connection=pid, reason=reason))
     return answers.no_content()
 
 
 async def connection_channels(call: Call) -> web.StreamResponse:
     """GET connections/name/channels."""
-    members = list(_connection(call).channels.values())
+    found = await _connection(call)
+    if isinstance(found, Far):
+        replies = await inquire(call, "channels", owner=found.name)
+        return await call.rows(merged(call, (), replies))
+    members = list(found.channels.values())
     return await call.rows(report.channel(call.node, member) for member in members)
 
 
 async def list_channels(call: Call) -> web.StreamResponse:
     """GET channels, and of one vhost."""
-    if "vhost" in call.request.match_info:
-        call.need_vhost()
-    found = [
+    vhost = _vhost(call)
+    far = await found_far(await inquire(call, "channels", vhost=vhost))
+    own = [
         member
         for owner in call.node.connections.values()
         if _may_see(call, owner)
         for member in owner.channels.values()
     ]
+    found: list[Channel | Far] = [*own, *(item for item in far if _may_see(call, item))]
     return await call.listing(found, lambda item: _channel_row(call, item), name=_name)
 
 
@@ -66,6 +78,9 @@ async def get_channel(call: Call) -> web.Response:
                     report.consumer(call.node, found) for found in member.consumers.values()
                 ]
                 return answers.response(row)
+    for item in await found_far(await inquire(call, "channels", name=name)):
+        _need_own(call, item)
+        return answers.response(_channel_row(call, item))
     raise not_found()
 
 
@@ -75,45 +90,61 @@ async def list_consumers(call: Call) -> web.StreamResponse:
     if wanted is not None and wanted not in call.state.vhosts:
         raise not_found()
     vhosts = {name for name in call.visible_vhosts() if wanted in (None, name)}
-    rows = (row for row in report.consumers(call.node) if row["queue"]["vhost"] in vhosts)
+    replies = await inquire(call, "consumers", vhost=wanted)
+    found = merged(call, report.consumers(call.node), replies)
+    rows = (row for row in found if row["queue"]["vhost"] in vhosts)
     return await call.listing(rows, _consumer_row, name=lambda row: str(row["consumer_tag"]))
 
 
-def _connection(call: Call) -> Any:
+def _vhost(call: Call) -> str | None:
+    """The vhost of the path, if there is one."""
+    return call.need_vhost() if "vhost" in call.request.match_info else None
+
+
+async def _connection(call: Call) -> Connection | Far:
+    """The connection of the path."""
     name = call.part("connection")
     for found in call.node.connections.values():
         if found.name == name:
             _need_own(call, found)
             return found
+    for item in await found_far(await inquire(call, "connections", name=name)):
+        _need_own(call, item)
+        return item
     raise not_found()
 
 
-def _need_own(call: Call, found: Any) -> None:
+def _need_own(call: Call, found: Connection | Far) -> None:
     if not call.who.is_monitor and found.user != call.who.name:
         raise not_authorised("User not authorised to access object")
 
 
-def _may_see(call: Call, found: Any) -> bool:
+def _may_see(call: Call, found: Connection | Far) -> bool:
     """Watchers see all connections, others their own; a path with a vhost shows only that one's."""
     wanted = call.request.match_info.get("vhost")
-    if wanted is not None and (found.vhost is None or found.vhost.name != wanted):
+    if wanted is not None and wanted != _vhost_of(found):
         return False
     return call.who.is_monitor or found.user == call.who.name
 
 
-def _name(item: Any) -> str:
-    name: str = item.name
-    return name
+def _vhost_of(found: Connection | Far) -> str | None:
+    vhost = found.vhost
+    return vhost if vhost is None or isinstance(vhost, str) else vhost.name
 
 
-def _connection_row(call: Call, item: Any) -> Row:
-    row = report.connection(call.node, item)
-    del row["pid"]
+def _name(item: Connection | Channel | Far) -> str:
+    return item.name
+
+
+def _connection_row(call: Call, item: Connection | Far, *, is_internal: bool = False) -> Row:
+    row = item.row() if isinstance(item, Far) else report.connection(call.node, item)
+    if not is_internal:
+        del row["pid"]
     return row
 
 
-def _channel_row(call: Call, item: Any) -> Row:
-    row = report.channel(call.node, item)
+def _channel_row(call: Call, item: Channel | Far) -> Row:
+    row = item.row() if isinstance(item, Far) else report.channel(call.node, item)
     del row["pid"], row["connection"]
     return row
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -12,19 +12,17 @@ from mirrormq import __version__
 from mirrormq.http import answers
 from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
-from mirrormq.http.ports import Facts, Node
-from mirrormq.node import report, requests
+from mirrormq.http.far import inquire
+from mirrormq.http.ports import RUNNING, Facts, Node, Process
+from mirrormq.node import report, report_cluster, requests
+from mirrormq.node.inquiryframes import row_of
+from mirrormq.node.report_cluster import cluster_name
 
 RABBITMQ_VERSION = "3.10.8"
 """Whose behaviour it has: clients of the API choose theirs by it."""
 
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
 AUTH_MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
-PURPOSES = {
-    "amqp": "AMQP 0-9-1",
-    "amqp/ssl": "AMQP 0-9-1 over TLS",
-    "http": "HTTP API",
-}
 
 
 class About:
@@ -33,42 +31,55 @@ class About:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
 
-    def status(self, node: Node) -> Row:
-        """Everything `status` shows."""
+    def status(self, process: Process) -> Row:
+        """Everything `status` shows; less of it while the application does not run."""
         facts = self._facts()
-        return {
-            "node": node.node_name,
-            "cluster_name": cluster_name(node),
+        found: Row = {
+            "node": process.name,
+            "app": process.state,
+            "app_detail": process.detail,
             "pid": facts.get("pid"),
             "os": platform.system(),
-            "uptime_seconds": self._uptime_ms(node) // 1000,
             "mirrormq_version": __version__,
             "rabbitmq_version": RABBITMQ_VERSION,
             "python_version": platform.python_version(),
             "data_directory": facts.get("data_dir"),
             "config_files": list(facts.get("config_files", ())),
             "log_files": list(facts.get("log_files", ())),
-            "alarms": sorted(node.alarms),
-            "memory": {"used": node.memory_used, "limit": node.settings.memory_limit},
-            "disk": {"free": node.disk_free, "limit": node.settings.disk_free_limit},
             "file_descriptors": {"used": facts.get("fd_used", 0), "limit": facts.get("fd_limit", 0)},
-            "totals": dict(report.totals(node)),
-            "listeners": self.listeners(node),
+            "listeners": self.listeners(process.name),
         }
+        if process.state == RUNNING:
+            node = process.driver.node
+            found |= {
+                "cluster_name": cluster_name(node),
+                "uptime_seconds": self._uptime_ms(node) // 1000,
+                "alarms": sorted(node.alarms),
+                "cluster_alarms": node.news.alarms(),
+                "memory": {"used": node.memory_used, "limit": node.settings.memory_limit},
+                "disk": {"free": node.disk_free, "limit": node.settings.disk_free_limit},
+                "totals": dict(report.totals(node)),
+            }
+        return found
+
+    def cluster_status(self, node: Node) -> Row:
+        """Everything `cluster_status` shows."""
+        listeners = self.listeners(node.node_name)
+        return report_cluster.cluster_status(report_cluster.view_of(node, listeners))
 
     def settings(self) -> Row:
         """Settings with their values, without secrets."""
         return dict(self._facts().get("settings", {}))
 
-    def listeners(self, node: Node) -> list[Row]:
-        """Protocols, interfaces and ports."""
+    def listeners(self, name: str) -> list[Row]:
+        """Protocols, interfaces and ports of the node with this name."""
         return [
             {
-                "node": node.node_name,
+                "node": name,
                 "protocol": entry["protocol"],
                 "interface": entry["interface"],
                 "port": entry["port"],
-                "purpose": PURPOSES.get(entry["protocol"], entry["protocol"]),
+                "purpose": report_cluster.PURPOSES.get(entry["protocol"], entry["protocol"]),
             }
             for entry in self._facts().get("listeners", ())
         ]
@@ -81,12 +92,6 @@ class About:
     async def overview(self, call: Call) -> web.Response:
         """GET overview."""
         node = call.node
-        counted = dict(report.totals(node))
-        counted.pop("vhosts")
-        ready = unacked = 0
-        async for batch in answers.slices(report.depths(node)):
-            ready += sum(depth[0] for depth in batch)
-            unacked += sum(depth[1] for depth in batch)
         row: Row = {
             "management_version": RABBITMQ_VERSION,
             "rates_mode": "none",
@@ -101,58 +106,44 @@ class About:
             "node": node.node_name,
         }
         if call.who.is_monitor:
+            listeners = self.cluster_status(node)["listeners"]
             row |= {
-                "queue_totals": {
-                    "messages": ready + unacked,
-                    "messages_ready": ready,
-                    "messages_unacknowledged": unacked,
-                },
-                "object_totals": counted,
-                "listeners": [_listener(entry) for entry in self.listeners(node)],
+                **await _totals(call),
+                "listeners": [_listener(entry) for rows in listeners.values() for entry in rows],
                 "contexts": [],
             }
         return answers.response(row)
 
     async def list_nodes(self, call: Call) -> web.Response:
-        """GET nodes."""
+        """GET nodes: all members of the cluster."""
         call.need_monitor()
-        return answers.response([self._node_row(call.node)])
+        names = sorted([call.node.node_name, *call.node.inquiries.others()])
+        return answers.response(await self._node_rows(call, names))
 
     async def get_node(self, call: Call) -> web.Response:
         """GET nodes/name."""
         call.need_monitor()
-        if call.part("name") != call.node.node_name:
+        name = call.part("name")
+        if name not in (call.node.node_name, *call.node.inquiries.others()):
             raise not_found()
-        return answers.response(self._node_row(call.node))
+        return answers.response((await self._node_rows(call, [name]))[0])
 
-    def _node_row(self, node: Node) -> Row:
-        facts = self._facts()
-        return {
-            "name": node.node_name,
-            "type": "disc",
-            "running": True,
-            "os_pid": str(facts.get("pid", "")),
-            "uptime": self._uptime_ms(node),
-            "mem_used": node.memory_used,
-            "mem_limit": node.settings.memory_limit,
-            "mem_alarm": "memory" in node.alarms,
-            "disk_free": node.disk_free,
-            "disk_free_limit": node.settings.disk_free_limit,
-            "disk_free_alarm": "disk" in node.alarms,
-            "fd_used": facts.get("fd_used", 0),
-            "fd_total": facts.get("fd_limit", 0),
-            "sockets_used": len(node.connections),
-            "db_dir": facts.get("data_dir"),
-            "config_files": list(facts.get("config_files", ())),
-            "log_files": list(facts.get("log_files", ())),
-            "rates_mode": "none",
-            "partitions": [],
-            "being_drained": False,
-            "exchange_types": [_described(name) for name in EXCHANGE_TYPES],
-            "auth_mechanisms": [_described(name) for name in AUTH_MECHANISMS],
-            "applications": [{"name": "mirrormq", "description": "MirrorMQ", "version": __version__}],
-            "enabled_plugins": [],
-        }
+    async def _node_rows(self, call: Call, names: Sequence[str]) -> list[Row]:
+        """Nodes by what they tell of themselves; one that does not answer, by what is known of it."""
+        node = call.node
+        others = tuple(name for name in names if name != node.node_name)
+        replies = await inquire(call, "node", nodes=others) if others else None
+        rows: list[Row] = []
+        for name in names:
+            if name == node.node_name:
+                found = report_cluster.node_details(node, self._facts())
+            elif replies is not None and replies.rows.get(name):
+                found = row_of(replies.rows[name][0])
+                found.pop("totals", None)
+            else:
+                found = report_cluster.told_details(node, name)
+            rows.append(_node_row(found))
+        return rows
 
     async def cluster(self, call: Call) -> web.Response:
         """GET cluster-name."""
@@ -171,10 +162,14 @@ class About:
         return answers.response(await call.ask(requests.CheckAliveness(actor=call.who.name, vhost=vhost)))
 
     async def check_alarms(self, call: Call) -> web.Response:
-        """GET health/checks/alarms and local-alarms."""
-        alarms = sorted(call.node.alarms)
-        shown = [{"node": call.node.node_name, "resource": alarm} for alarm in alarms]
-        return _checked(not alarms, "There are alarms in effect in the cluster", alarms=shown)
+        """GET health/checks/alarms: those of all nodes."""
+        shown = _alarm_rows(call.node.news.alarms())
+        return _checked(not shown, "There are alarms in effect in the cluster", alarms=shown)
+
+    async def check_local_alarms(self, call: Call) -> web.Response:
+        """GET health/checks/local-alarms."""
+        shown = _alarm_rows({call.node.node_name: sorted(call.node.alarms)})
+        return _checked(not shown, "There are alarms in effect on the node", alarms=shown)
 
     async def check_virtual_hosts(self, call: Call) -> web.Response:
         """GET health/checks/virtual-hosts."""
@@ -186,7 +181,7 @@ class About:
         text = call.part("port")
         if not text.isdigit():
             raise bad_request("Invalid port")
-        ports = [entry["port"] for entry in self.listeners(call.node)]
+        ports = [entry["port"] for entry in self.listeners(call.node.node_name)]
         port = int(text)
         if port in ports:
             return answers.response({"status": "ok", "port": port})
@@ -196,7 +191,7 @@ class About:
         """GET health/checks/protocol-listener/protocol."""
         wanted = call.part("protocol")
         names = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqps": "amqp/ssl"}
-        found = [entry["protocol"] for entry in self.listeners(call.node)]
+        found = [entry["protocol"] for entry in self.listeners(call.node.node_name)]
         if names.get(wanted.lower(), wanted.lower()) in found:
             return answers.response({"status": "ok", "protocol": wanted})
         return _checked(False, "No active listener", missing=wanted, protocols=found)
@@ -221,15 +216,19 @@ class About:
         return answers.response({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
     async def feature_flags(self, call: Call) -> web.Response:
-        """GET feature-flags: there are none, every feature is on."""
+        """GET feature-flags."""
         call.need_administrator()
-        return answers.response([])
+        return answers.response(self.feature_flags_of(call.node))
+
+    def feature_flags_of(self, node: Node) -> list[Row]:
+        """RabbitMQ's feature flags with their states."""
+        return report_cluster.feature_flags(report_cluster.view_of(node, ()).level)
 
     def routes(self) -> list[tuple[str, str, Handler]]:
         """The resources about the node."""
         checks: dict[str, Callable[[Call], Awaitable[web.Response]]] = {
             "alarms": self.check_alarms,
-            "local-alarms": self.check_alarms,
+            "local-alarms": self.check_local_alarms,
             "virtual-hosts": self.check_virtual_hosts,
             "port-listener/{port}": self.check_port,
             "protocol-listener/{protocol}": self.check_protocol,
@@ -251,10 +250,50 @@ class About:
         ]
 
 
-def cluster_name(node: Node) -> str:
-    """The name an administrator gave, or the configured one."""
-    found = node.state.global_parameters.get("cluster_name")
-    return node.cluster_name if found is None else str(found.value)
+async def _totals(call: Call) -> Row:
+    """Messages and objects of all nodes that answer."""
+    node = call.node
+    objects = dict(report.totals(node))
+    objects.pop("vhosts")
+    ready = unacked = 0
+    async for batch in answers.slices(report.depths(node)):
+        ready += sum(depth[0] for depth in batch)
+        unacked += sum(depth[1] for depth in batch)
+    replies = await inquire(call, "node")
+    for rows in replies.rows.values():
+        counted = row_of(rows[0])["totals"] if rows else {}
+        ready += counted.get("ready", 0)
+        unacked += counted.get("unacked", 0)
+        for kind in ("connections", "channels", "consumers"):
+            objects[kind] += counted.get(kind, 0)
+    return {
+        "queue_totals": {
+            "messages": ready + unacked,
+            "messages_ready": ready,
+            "messages_unacknowledged": unacked,
+        },
+        "object_totals": objects,
+    }
+
+
+def _node_row(details: Row) -> Row:
+    """A node with what RabbitMQ's clients expect of each; of one that is down little is known."""
+    version = details.pop("version", None)
+    row: Row = {**details, "type": "disc", "partitions": []}
+    if not details["running"]:
+        return row
+    return row | {
+        "rates_mode": "none",
+        "being_drained": False,
+        "exchange_types": [_described(name) for name in EXCHANGE_TYPES],
+        "auth_mechanisms": [_described(name) for name in AUTH_MECHANISMS],
+        "applications": [{"name": "mirrormq", "description": "MirrorMQ", "version": version}],
+        "enabled_plugins": [],
+    }
+
+
+def _alarm_rows(alarms: dict[str, list[str]]) -> list[Row]:
+    return [{"node": node, "resource": alarm} for node, names in alarms.items() for alarm in names]
 
 
 def _checked(is_well: bool, reason: str, **facts: Any) -> web.Response:

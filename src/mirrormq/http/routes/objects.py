@@ -12,6 +12,7 @@ from mirrormq.broker.consumer import Consumer
 from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import DEFAULT_EXCHANGE, Call
+from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.meta import records
 from mirrormq.node import report, requests
 
@@ -25,19 +26,24 @@ async def list_queues(call: Call) -> web.StreamResponse:
     """GET queues, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     found = chain.from_iterable(list(call.state.queues_in(name)) for name in vhosts)
-    return await call.listing(found, lambda record: _queue_row(call, record), name=_name, order=_identity)
+    far = FarQueues(call)
+    return await call.listing(
+        found, lambda record: _queue_row(far, record), name=_name, order=_identity, prepare=far.fetch
+    )
 
 
 async def get_queue(call: Call) -> web.Response:
     """GET queues/vhost/name."""
     record = _queue(call)
-    row = _queue_row(call, record)
+    far = FarQueues(call)
+    await far.fetch([record])
+    elsewhere = await inquire(call, "consumers", ids=(record.id,))
+    row = _queue_row(far, record)
     home = call.node.vhosts.get(record.vhost)
     live = None if home is None else home.queues.get(record.name)
     members = [] if live is None else live.consumers.members
-    row["consumer_details"] = [
-        report.consumer(call.node, member) for member in members if isinstance(member, Consumer)
-    ]
+    own = [report.consumer(call.node, member) for member in members if isinstance(member, Consumer)]
+    row["consumer_details"] = list(merged(call, own, elsewhere))
     return answers.response(row)
 
 
@@ -93,8 +99,8 @@ def _queue(call: Call) -> records.Queue:
     return found
 
 
-def _queue_row(call: Call, record: records.Queue) -> Row:
-    row = report.queue(call.node, record)
+def _queue_row(far: FarQueues, record: records.Queue) -> Row:
+    row = far.row(record)
     for name in INTERNAL_COLUMNS:
         row.pop(name, None)
     return row

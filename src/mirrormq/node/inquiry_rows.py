@@ -1,0 +1,139 @@
+"""What other nodes may ask of this one: for every kind of question a generator of rows.
+
+Each step of a generator is short: it builds one row, or gives None after work that made none, so that whoever
+drives it can stop after any of them. The work begins with the first step, closing connections included.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from mirrormq.base import limits
+from mirrormq.broker.vhost import VHost
+from mirrormq.node import closing, report
+from mirrormq.node.inquiryframes import Ask, Row, text_of
+from mirrormq.node.report_cluster import ClusterSource, node_details
+
+if TYPE_CHECKING:
+    from mirrormq.node.inquiry import Inquiries
+    from mirrormq.node.switch import Switch
+
+Item = TypeVar("Item")
+Answered = Iterator[Row | None]
+
+CLOSED = "closed"
+"""The one column of what closes connections: how many."""
+
+
+class Answerer(ClusterSource, Protocol):
+    """The node that is asked."""
+
+    switch: "Switch"
+    inquiries: "Inquiries"
+
+
+def queues(source: Answerer, ask: Ask) -> Answered:
+    """Counters of the queues mastered here, by `id`. Their definitions are known everywhere."""
+    masters = source.switch.masters
+    wanted = ask.ids or list(masters)
+    for number in wanted:
+        live = masters.get(number)
+        if live is None or not _is_in(ask, live.vhost):
+            yield None
+        else:
+            yield {"id": number, **report.counters(source, live)}
+
+
+def connections(source: Answerer, ask: Ask) -> Answered:
+    """Connections, or those with a name."""
+    name = text_of(ask.name)
+    for found in list(source.connections.values()):
+        is_wanted = name in ("", found.name) and _is_in(ask, found.vhost)
+        yield report.connection(source, found) if is_wanted else None
+
+
+def channels(source: Answerer, ask: Ask) -> Answered:
+    """Channels, or those of a connection; one that is named comes with its consumers."""
+    name, owner = text_of(ask.name), text_of(ask.owner)
+    for found in list(source.connections.values()):
+        if owner not in ("", found.name) or not _is_in(ask, found.vhost):
+            yield None
+            continue
+        for member in list(found.channels.values()):
+            if name not in ("", member.name):
+                yield None
+                continue
+            row = report.channel(source, member)
+            if name:
+                row["consumer_details"] = [
+                    report.consumer(source, consumer) for consumer in member.consumers.values()
+                ]
+            yield row
+
+
+def consumers(source: Answerer, ask: Ask) -> Answered:
+    """Consumers, or those of some queues."""
+    for owner in list(source.connections.values()):
+        if not _is_in(ask, owner.vhost):
+            yield None
+            continue
+        for member in list(owner.channels.values()):
+            yield None
+            for found in list(member.consumers.values()):
+                is_wanted = not ask.ids or found.queue.record.id in ask.ids
+                yield report.consumer(source, found) if is_wanted else None
+
+
+def node(source: Answerer, _ask: Ask) -> Answered:
+    """The node itself: what it tells its administrators, and how much it holds."""
+    counts = yield from counted(source)
+    yield {**node_details(source, source.inquiries.describe()), "totals": counts}
+
+
+def counted(source: Answerer) -> Generator[None, None, dict[str, int]]:
+    """Count what is only here, in steps."""
+    found = {"connections": 0, "channels": 0, "consumers": 0, "ready": 0, "unacked": 0}
+    for some in _parts(list(source.connections.values())):
+        members = [member for owner in some for member in owner.channels.values()]
+        found["connections"] += len(some)
+        found["channels"] += len(members)
+        found["consumers"] += sum(len(member.consumers) for member in members)
+        yield None
+    for few in _parts(list(source.switch.masters.values())):
+        found["ready"] += sum(live.core.ready for live in few)
+        found["unacked"] += sum(live.core.unacked for live in few)
+        yield None
+    return found
+
+
+def close_connection(source: Answerer, ask: Ask) -> Answered:
+    """Close the connection with this pid or name."""
+    yield {CLOSED: closing.close_one(source, text_of(ask.name), text_of(ask.reason))}
+
+
+def close_connections(source: Answerer, ask: Ask) -> Answered:
+    """Close the connections of a vhost, of a user, or all."""
+    user = text_of(ask.owner) if ask.owner else None
+    vhost = None if ask.vhost is None else text_of(ask.vhost)
+    yield {CLOSED: closing.close_some(source, user, vhost, text_of(ask.reason), ask.limit)}
+
+
+def _is_in(ask: Ask, home: VHost | None) -> bool:
+    return ask.vhost is None or (home is not None and home.name == text_of(ask.vhost))
+
+
+def _parts(items: list[Item]) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while some := list(islice(iterator, limits.inquiry_counted_per_step)):
+        yield some
+
+
+KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
+    "queues": queues,
+    "connections": connections,
+    "channels": channels,
+    "consumers": consumers,
+    "node": node,
+    "close_connection": close_connection,
+    "close_connections": close_connections,
+}

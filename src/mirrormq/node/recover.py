@@ -1,0 +1,50 @@
+"""Fills the queues mastered here from the journal when the node starts."""
+
+from typing import TYPE_CHECKING
+
+from mirrormq.broker.queue import Queue
+from mirrormq.log.disk import Disk
+from mirrormq.log.durable import DurableLog
+from mirrormq.log.recovery import Owner, Recovery
+
+if TYPE_CHECKING:
+    from mirrormq.node.node import Node
+
+
+def recover_queues(node: "Node", disk: Disk) -> None:
+    """Fill the durable queues; what cannot be read damages its queue and no other."""
+    durable = [
+        queue
+        for vhost in node.vhosts.values()
+        for queue in vhost.queues.values()
+        if isinstance(queue, Queue) and isinstance(queue.log, DurableLog)
+    ]
+    owners = {
+        queue.record.log_id: Owner(queue.text, queue.core, node.logs[queue.record.log_id])
+        for queue in durable
+    }
+    recovery = Recovery(disk, owners)
+    found = recovery.run()
+    node.journal.start(found.next_serial, found.serials, found.previous_end, node.logs.values())
+    node.journal.ends.update(recovery.ends)
+    # Not before a checkpoint of ours is durable: the one just read may be in the page cache only, and the
+    # older one that a power failure would bring back needs the files this one does not.
+    node.recycler.orphans += recovery.orphans
+    for name in recovery.damaged_heads:
+        node.note("warning", f"the head of {name} is damaged; its records were read all the same")
+    for fault in recovery.faults:
+        if not fault.queue_id:
+            node.note("warning", fault.text)
+    node.recycler.kept = recovery.kept
+    for queue in durable:
+        damage = owners[queue.record.log_id].damage
+        if damage is not None:
+            queue.fail(damage)
+    if found.serials:
+        node.note(
+            "info",
+            "queues recovered",
+            messages=found.messages,
+            dropped_transient=found.dropped_transient,
+            torn_bytes=found.torn_bytes,
+        )
