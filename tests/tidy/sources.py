@@ -19,7 +19,17 @@ FILE_MAX = 600
 FUNCTION_MAX = 60
 POSITIONAL_MAX = 5
 
-LAYERS = ("base", "kernel", "log|wire", "meta", "broker|peer|cluster", "node", "http", "runtime", "testing")
+LAYERS = (
+    "base",
+    "kernel",
+    "log|wire",
+    "meta",
+    "broker|mirror|peer|cluster",
+    "node",
+    "http",
+    "runtime",
+    "testing",
+)
 """From the bottom up; an entry may import what stands before it. The same table as import-linter's."""
 
 MACHINE = frozenset(

@@ -533,42 +533,62 @@ identity_tokens_max = 32
 proposals_bytes_max = 48 * 1024
 """Bytes of proposals sent to the leader at once; a larger proposal goes alone."""
 assert proposals_bytes_max < peer_chunk_bytes, "they travel as control frames where they can"
-
 proposals_again_us = 100_000
 """How long a node waits before it sends a leader again what that could not take."""
-
 session_folders_max = 4
 """Data folders of one name whose last command is remembered: one that was reset may still be on its way."""
-
 session_refusals_max = 64
 """Refused commands of a node whose outcome is remembered for it, should it learn of them by a snapshot."""
 
 # --- membership ---
 member_text_chars_max = 1024
 """Characters of an address or a reason that nodes tell each other."""
-
 ask_again_us = 50_000
 """A wish about the membership is told the leader again after this time, until it has come true."""
-
 ask_us_max = 15_000_000
 """An operator's wish is given up after this time."""
-
 asks_relayed_max = 256
 """Wishes of others whose answers a node passes on."""
-
 pause_grace_us = 2_000_000
 """A node that has had no lease for this long stops serving clients. Elections are shorter."""
 assert pause_grace_us > raft_election_us_max, "a change of leaders must not cost connections"
-
 early_frames_max = 4
 """Frames of a linked node kept until this one has read its queues: a greeting is one."""
 
 # --- clusters on one machine ---
 local_nodes_max = 9
 """Nodes of a cluster on one machine: their ports fit between two bases that are tried for a free one."""
-
 local_line_bytes_max = 64 * 1024
 """What is held of a log line of such a node; a longer one is shown in parts."""
-
 local_wait_ms = 10_000
 """Time after which it is said which nodes a start is still waiting for."""
+
+# --- mirrors ---
+mirror_epochs_max = 64
+"""Epochs of its log that a mirror tells its source; if none of them is known there it needs a full copy."""
+mirror_frame_bytes = 1024 * 1024
+"""Bytes of batches in one frame between copies; a larger batch is a frame of its own. Also what streams that
+are behind read ahead for one link in one pass.
+"""
+assert mirror_frame_bytes + message_bytes_ceiling + table_bytes_max <= peer_bulk_bytes_max
+mirror_read_bytes = 256 * 1024
+"""Bytes a stream that is behind reads from the log at once."""
+assert mirror_read_bytes <= mirror_frame_bytes
+mirror_reads_max = 4
+"""Reads under way for streams to one peer: what synchronising holds in memory, however many queues do so."""
+mirror_slice_queues = 200
+"""Queues looked at in one pass when something concerns many: one to two milliseconds."""
+mirror_early_max = 20_000
+"""Queues about whose next epoch peers may have spoken before this node heard of it."""
+mirror_proposals_max = 64
+"""Changes of views a node asks for at once: a returning node is admitted to its queues little by little."""
+mirror_answer_us = 300_000
+"""How long a mirror waits for its neighbour's answer before it asks the master."""
+mirror_timeout_us = 10_000_000
+"""Default of ha-mirror-timeout: how long a member may hold up confirms before it is removed."""
+assert mirror_answer_us < peer_suspect_us < mirror_timeout_us
+mirror_transfer_us = 5_000_000
+"""How long a planned transfer may wait for the other members; publishers wait as long."""
+mirror_tick_us = 100_000
+"""Time between two ticks."""
+assert mirror_tick_us < mirror_answer_us

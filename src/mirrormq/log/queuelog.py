@@ -18,12 +18,18 @@ EVERYTHING = (1 << 64) - 1
 class QueueLog(Protocol):
     """What a queue needs of its log."""
 
-    end: Seq
-    """Seq of the last entry; 0 when there is none."""
     on_progress: Callable[[], None]
     """Called when more may be delivered."""
-    last_wall: int
-    """The queue's time at its last entry; it never goes back, whatever the machine's clock does."""
+
+    @property
+    def end(self) -> Seq:
+        """Seq of the last entry; 0 when there is none."""
+        ...
+
+    @property
+    def last_wall(self) -> int:
+        """The queue's time at its last entry; it never goes back, whatever the machine's clock does."""
+        ...
 
     @property
     def durable(self) -> Seq:

@@ -307,6 +307,8 @@ class RemoteQueue:
         """Nothing is outstanding: neither end has to remember it."""
         if self._inlets.get(inlet.channel.uid) is inlet:
             del self._inlets[inlet.channel.uid]
+        # A tick may come between the last ack and the end of its pass: the master must hear of that first.
+        inlet.flush()
         inlet.forget()
         self.link.request(lambda request: peerframes.Cancel(request, inlet.number, 0), _ignore)
 

@@ -30,6 +30,12 @@ from mirrormq.runtime.settings import LinkSettings
 from mirrormq.runtime.tls import make_link_contexts
 from mirrormq.runtime.values import address
 
+UNREACHED = "no other node of the cluster can be reached"
+LEADERLESS = (
+    "the other nodes cannot agree on it, as too few of them run or this one's vote is missing:"
+    " start_app, then leave_cluster"
+)
+
 
 class Farewell:
     """Owns the links over which the wish is told."""
@@ -37,7 +43,7 @@ class Farewell:
     def __init__(self, name: str) -> None:
         self.name = name
         self.answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.problem = "no other node of the cluster can be reached"
+        self.problem = UNREACHED
         self.linked: set[NodeName] = set()
         self._number = 0
 
@@ -57,6 +63,7 @@ class Farewell:
     def link_opened(self, now: Now, peer: PeerInfo) -> None:  # noqa: ARG002
         """Somebody can be asked."""
         self.linked.add(peer.name)
+        self.problem = LEADERLESS
 
     def peer_frame(self, now: Now, peer: PeerInfo, lane: Lane, payload: Payload) -> None:  # noqa: ARG002
         """Of all that nodes tell each other only the answer matters."""

@@ -1,7 +1,7 @@
 """Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
 
 Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes), `cluster`
-(whole nodes with clients, links, disks and clocks).
+(whole nodes with clients, links, disks and clocks), `mirror`.
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -14,11 +14,12 @@ from itertools import count
 
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.node import Node
-from mirrormq.sim import clusterplanted, raftplanted
+from mirrormq.sim import clusterplanted, mirrorplanted, raftplanted
 from mirrormq.sim.client import Stats
 from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
 from mirrormq.sim.metaworld import MetaStats, MetaWorld
+from mirrormq.sim.mirrorworld import MirrorStats, MirrorWorld
 from mirrormq.sim.planted import PLANTED
 from mirrormq.sim.queueworld import QueueWorld
 from mirrormq.sim.raftworld import RaftStats, RaftWorld
@@ -29,7 +30,8 @@ TRACE_LINES = 25
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds until one fails or all are done; returns the exit code."""
     options = _parser().parse_args(argv)
-    run = {"raft": _run_raft, "meta": _run_meta, "cluster": _run_cluster}.get(options.world, _run_log)
+    runs = {"raft": _run_raft, "meta": _run_meta, "cluster": _run_cluster, "mirror": _run_mirror}
+    run = runs.get(options.world, _run_log)
     return run(options)
 
 
@@ -73,6 +75,28 @@ def _run_meta(options: argparse.Namespace) -> int:
     return 0
 
 
+def _run_mirror(options: argparse.Namespace) -> int:
+    make_world = mirrorplanted.PLANTED[options.planted] if options.planted else MirrorWorld
+    total, seeds, counting = MirrorStats(), 0, 0
+    for seed in _seeds(options):
+        world = make_world(seed)
+        try:
+            world.run()
+        except Exception as error:  # noqa: BLE001
+            _say(f"seed {seed} failed: {type(error).__name__}: {error}")
+            _say("\n".join(list(world.trace)[-TRACE_LINES:]))
+            _say(f"{seeds} seeds, {total}")
+            return 1
+        seeds += 1
+        counting += world.stats.confirms >= 200 and world.stats.faults >= 5
+        for name, value in vars(world.stats).items():
+            setattr(total, name, getattr(total, name) + value)
+        if options.digests:
+            _say(f"seed {seed}: {world.digest} {world.stats.events} events")
+    _say(f"{seeds} seeds ({counting} with 200 confirms and 5 faults or more), {total}")
+    return 0
+
+
 def _run_raft(options: argparse.Namespace) -> int:
     make_raft = raftplanted.PLANTED[options.planted] if options.planted else Raft
     return _run_groups(options, lambda seed: RaftWorld(seed, make_raft=make_raft), RaftStats())
@@ -109,14 +133,14 @@ def _run_groups(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
-    parser.add_argument("world", choices=["log", "cursors", "raft", "meta", "cluster"])
+    parser.add_argument("world", choices=["log", "cursors", "raft", "meta", "cluster", "mirror"])
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")
     amount.add_argument("--seconds", type=float)
     parser.add_argument("--first", type=int, default=1, help="first seed with --seconds")
     parser.add_argument(
         "--planted",
-        choices=sorted([*PLANTED, *raftplanted.PLANTED, *clusterplanted.PLANTED]),
+        choices=sorted([*PLANTED, *raftplanted.PLANTED, *clusterplanted.PLANTED, *mirrorplanted.PLANTED]),
         help="run a node with this bug",
     )
     parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")

@@ -1,0 +1,327 @@
+"""A node of the mirror world: the shipped mirroring, logs on a forgetful disk, simple queues and publishers.
+
+Guarantee: the node does what a queue and a home node do, no more: it appends what is published once, confirms
+at the marks, delivers at the marks, and sends unconfirmed publishes again in their order.
+"""
+
+import random
+import struct
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from mirrormq.base.types import Now, Seq
+from mirrormq.kernel import records
+from mirrormq.kernel.cores import QueueCore
+from mirrormq.mirror.mirroredlog import MirroredLog
+from mirrormq.mirror.ports import Data
+from mirrormq.mirror.views import Change
+from mirrormq.sim.memorylog import PERSISTENT, RESENT, Key, MemoryCopyLog, note, publish, removal
+from mirrormq.sim.mirrorclients import Home
+from mirrormq.sim.mirrorstore import SimView
+
+if TYPE_CHECKING:
+    from mirrormq.mirror.mirrors import Mirrors
+    from mirrormq.sim.mirrorworld import MirrorWorld
+
+PREFETCH = 12
+_U64 = struct.Struct("<Q")
+
+
+class OwnLog:
+    """What `MirroredLog` writes to; this queue writes its publishes and removals itself."""
+
+    def __init__(self, log: MemoryCopyLog, horizon: int) -> None:
+        self.log = log
+        self.horizon = horizon
+        self.last_wall = 0
+        self.on_progress: Callable[[], None] = lambda: None
+        self.deliverable = 0
+
+    @property
+    def end(self) -> Seq:
+        """Seq of the last record."""
+        return Seq(self.log.end)
+
+    @property
+    def durable(self) -> Seq:
+        """Flushed here."""
+        return Seq(self.log.durable)
+
+    def append(self, core: QueueCore, count: int, now: Now) -> Seq:
+        """Not this way."""
+        raise NotImplementedError
+
+    def settle(self, core: QueueCore, now: Now) -> None:
+        """Not this way."""
+        raise NotImplementedError
+
+    def purge(self, held: Sequence[int], now: Now) -> None:
+        """Not this way."""
+        raise NotImplementedError
+
+    def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
+        """Not this way."""
+        raise NotImplementedError
+
+    def reach(self, seq: int, ahead: int, now: Now) -> None:  # noqa: ARG002
+        """Write a horizon."""
+        if self.horizon < seq:
+            self.horizon = seq + ahead
+            self.log.write((records.HORIZON, 0, _U64.pack(self.horizon)))
+
+
+class SimQueue:
+    """A queue on its master, for one mastership."""
+
+    def __init__(self, node: "MirrorNode", view: SimView) -> None:
+        self.node = node
+        self.world = node.world
+        self.id = view.id
+        self.since = view.since
+        assert node.mirrors is not None
+        self.copy = node.mirrors.copies[view.id]
+        self.raw = node.logs[view.id]
+        self.state = self.raw.whole_state()
+        self.state.live = dict(sorted(self.state.live.items()))
+        self.log: MirroredLog = self.world.log_class(
+            self.copy, OwnLog(self.raw, self.state.horizon), lambda: node.has_lease
+        )
+        self.redelivered_upto = self.world.redelivered_upto(self.state.horizon, self.raw.end)
+        self.applied = self.raw.end
+        self.delivered: set[int] = set()
+        self.unacked: dict[int, Key] = {}
+        self.waiting: list[tuple[int, Key, bool, str]] = []
+        """(position, publish, whether it must be flushed, home node) to be confirmed."""
+        self.seen_durable = self.raw.folded
+        self.safe = 0
+        """What was durable while there were enough members."""
+
+    def publish(self, home: str, key: Key, *, persistent: bool, is_resent: bool) -> None:
+        """A publish comes from a home node: once, in order, or not at all."""
+        pid, pseq = key
+        last = self.state.rows.get(pid, 0)
+        if pseq <= last:
+            self._again(home, key)
+        elif pseq == last + 1 and self.log.may_publish:
+            self.log.touch(self.node.now)
+            flags = (PERSISTENT if persistent else 0) | (RESENT if is_resent else 0)
+            seq = self.raw.write(publish(key, flags, b"x" * (pseq % 7)))
+            self._applied()
+            self.waiting.append((seq, key, persistent, home))
+        elif pseq > last + 1:
+            self.world.clients.need(self, home, (pid, last + 1))
+
+    def abandoned(self, pid: int, first: int, last: int) -> None:
+        """A home node does not have these publishes any more."""
+        if self.state.rows.get(pid, 0) == first - 1 and self.log.may_publish:
+            self.log.touch(self.node.now)
+            self.raw.write(note(pid, last))
+            self._applied()
+
+    def _again(self, home: str, key: Key) -> None:
+        if key in self.state.dropped:
+            self.world.clients.answer(self.node, home, key)
+        elif key in self.state.keys:
+            seq = self.state.keys[key]
+            persistent = bool(self.state.live[seq].flags & PERSISTENT)
+            if not any(one[1] == key for one in self.waiting):
+                self.waiting.append((seq, key, persistent, home))
+        elif not any(one[1] == key for one in self.waiting):
+            # It has left the queue: so it was there, and is confirmed with the removal.
+            self.waiting.append((self.raw.end, key, True, home))
+
+    def _applied(self) -> None:
+        """What was appended is part of the queue, an EPOCH that drops something included."""
+        new = []
+        for batch in reversed(self.raw.batches):
+            if batch.first <= self.applied:
+                break
+            new.append(batch)
+        for batch in reversed(new):
+            self.state.apply(batch)
+        self.applied = self.raw.end
+
+    def ack(self, seq: int, key: Key) -> None:
+        """A consumer is done with a message."""
+        if self.unacked.get(seq) == key and self.log.is_master:
+            del self.unacked[seq]
+            self.log.touch(self.node.now)
+            self.raw.write(removal([seq]))
+            self._applied()
+
+    def turn(self) -> None:
+        """Confirm and deliver what the marks allow."""
+        checker = self.world.checker
+        if self.copy.master is None:
+            return
+        self._applied()
+        durable, received = self.log.durable, self.log.received
+        checker.committed(self, self.seen_durable, self.copy.master.durable)
+        self.seen_durable = max(self.seen_durable, self.copy.master.durable)
+        if not self.copy.master.is_held:
+            self.safe = durable
+        if self.copy.master.may_commit(self.copy.master.durable) or durable:
+            left = []
+            for item in self.waiting:
+                position, key, persistent, home = item
+                if position <= (durable if persistent else max(received, durable)):
+                    if key in self.state.dropped:
+                        self.world.clients.answer(self.node, home, key)
+                    else:
+                        checker.confirmed(self, key, position, persistent=persistent)
+                        self.world.clients.answer(self.node, home, key)
+                else:
+                    left.append(item)
+            self.waiting = left
+        self._deliver()
+
+    def _deliver(self) -> None:
+        ready = list(islice((seq for seq in self.state.live if seq not in self.unacked), 2 * PREFETCH))
+        if not ready or not self.world.clients.are_at(self.node.name):
+            return
+        if not self.log.is_master or not self.node.has_lease:
+            return
+        if ready[0] > self.log.deliverable and len(self.unacked) < PREFETCH:
+            self.log.touch(self.node.now)
+            self._applied()
+            if ready[0] not in self.state.live:
+                return
+            before = self.raw.end
+            self.log.reach(ready[-1], self.world.horizon_ahead(), self.node.now)
+            if self.raw.end != before:
+                self._applied()
+        for seq in ready:
+            if seq > self.log.deliverable or len(self.unacked) >= PREFETCH:
+                return
+            live = self.state.live.get(seq)
+            if live is None:
+                continue
+            again = seq <= self.redelivered_upto or seq in self.delivered or bool(live.flags & RESENT)
+            self.unacked[seq] = live.key
+            self.delivered.add(seq)
+            self.world.checker.delivered(self, seq, live.key, again=again)
+            self.world.clients.consume(self, seq, live.key)
+
+
+class MirrorNode:
+    """One node; what survives a crash are `logs` and `start`."""
+
+    def __init__(self, world: "MirrorWorld", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.start_no = 0
+        self.logs: dict[int, MemoryCopyLog] = {}
+        self.is_up = False
+        self.mirrors: Mirrors | None = None
+        self.paused_until = self.paused_since = 0
+        self.lease_until = 0
+        self.applied = 0
+        """How much of the order of views this process has seen."""
+        self.must_see = 0
+        """It takes no part before it has seen its own registration."""
+        self.is_registered = False
+        self.queues: dict[int, SimQueue] = {}
+        self.homes: dict[int, Home] = {}
+        self.proposals: list[tuple[Change, Callable[[bool], None]]] = []
+        self.flush_us = 2_000
+        self.is_dirty = False
+
+    @property
+    def now(self) -> Now:
+        """The time of an input."""
+        return Now(self.world.now, self.world.now)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this node may act for the outside."""
+        return self.world.now < self.lease_until or not self.world.needs_lease
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process does anything right now."""
+        return self.is_up and self.paused_until <= self.world.now
+
+    def start(self) -> None:
+        """A new process."""
+        self.start_no += 1
+        self.is_up, self.is_registered, self.mirrors = True, False, None
+        self.lease_until, self.applied, self.must_see = 0, 0, 0
+        self.queues, self.proposals, self.homes = {}, [], {}
+        self.paused_until = 0
+
+    def crash(self, rng: random.Random, *, lose_all: bool = False, lose_nothing: bool = False) -> None:
+        """The process is gone, and with it what the disk has not taken."""
+
+        def keep(most: int) -> int:
+            if lose_all or most == 0:
+                return 0
+            return most if lose_nothing or rng.random() < 0.3 else rng.randint(0, most)
+
+        self.is_up, self.mirrors = False, None
+        self.logs = {queue: log.crashed(keep) for queue, log in self.logs.items()}
+
+    def join(self) -> None:
+        """Registered: take part."""
+        self.is_registered = True
+        self.mirrors = self.world.mirrors_class(self.name, self.start_no, self, self.now)
+        for number, queue in enumerate(self.world.queue_ids):
+            pid = (self.world.number_of(self.name) << 40) | (self.start_no << 8) | number
+            self.homes[queue] = Home(pid, queue)
+
+    # --- what mirroring needs ---
+
+    def send(self, peer: str, parts: tuple[Data, ...]) -> bool:
+        """A frame leaves."""
+        return self.world.transmit(self, peer, b"".join(parts))
+
+    def propose(self, change: Change, done: Callable[[bool], None]) -> None:
+        """A wish for a view; it is asked for until it is answered."""
+        self.proposals.append((change, done))
+
+    # --- inputs ---
+
+    def apply_views(self, upto: int) -> None:
+        """Hear of views, in their order."""
+        assert self.mirrors is not None
+        while self.applied < upto:
+            view = self.world.store.order[self.applied]
+            self.applied += 1
+            self.apply_view(view)
+
+    def apply_view(self, view: SimView) -> None:
+        """Hear of one view."""
+        assert self.mirrors is not None
+        log = self.logs.get(view.id)
+        if log is None:
+            log = self.logs[view.id] = self.world.make_log(view.id)
+        copy = self.mirrors.view_changed(view, log, self.now, self.world.options[view.id])
+        log.defer = self.world.deferrer(self)
+        log.held_from = copy.held_from
+        queue = self.queues.get(view.id)
+        if copy.master is None:
+            self.queues.pop(view.id, None)
+            copy.watcher = None
+        elif queue is None or queue.copy is not copy or queue.since != view.since:
+            self.queues[view.id] = SimQueue(self, view)
+        self.world.soon(self)
+
+    def end_pass(self) -> None:
+        """The end of a pass of the loop: queues, then mirroring, until both are done."""
+        mirrors = self.mirrors
+        if mirrors is None:
+            return
+        while True:
+            for queue in list(self.queues.values()):
+                queue.turn()
+            before = [log.end for log in self.logs.values()]
+            mirrors.end_pass(self.now)
+            for queue in list(self.queues.values()):
+                queue.turn()
+            if before == [log.end for log in self.logs.values()]:
+                break
+        mirrors.events.clear()
+        for log in self.logs.values():
+            if log.begin_flush():
+                self.world.flush(self, log)
+        self.world.checker.node(self)
