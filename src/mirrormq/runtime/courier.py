@@ -62,6 +62,8 @@ class Courier:
         self._contexts = make_link_contexts(settings.tls)
         self._loop = asyncio.get_running_loop()
         self._links: PeerLinks | None = None
+        self._is_closed = False
+        """From then on nothing is opened: what the disk still reports may make the node want it."""
         self._waiting: dict[str, deque[bytes]] = {}
         """Bulk frames for links that are full."""
         self._dialled: set[str] = set()
@@ -76,6 +78,8 @@ class Courier:
 
     def introduce(self, effect: fx.Introduce) -> None:
         """Open the doors to other nodes, or show them another card from now on."""
+        if self._is_closed:
+            return
         card = Card(self._name, effect.identity, effect.start, effect.cluster, self._advertise)
         if self._links is not None:
             self._links.me = card
@@ -87,6 +91,8 @@ class Courier:
 
     def dial(self, effect: fx.Dial) -> None:
         """Keep a link to an address."""
+        if self._is_closed:
+            return
         assert self._links is not None
         self._links.dial(address(effect.address))
         self._dialled.add(effect.address)
@@ -94,6 +100,8 @@ class Courier:
 
     def undial(self, effect: fx.Undial) -> None:
         """Dial an address no more."""
+        if self._is_closed:
+            return
         assert self._links is not None
         self._links.undial(address(effect.address))
         self._dialled.discard(effect.address)
@@ -133,6 +141,7 @@ class Courier:
 
     async def close(self, reason: str) -> None:
         """End all links."""
+        self._is_closed = True
         if self._links is not None:
             await self._links.close(reason)
 

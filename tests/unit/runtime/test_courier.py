@@ -136,3 +136,16 @@ async def test_addresses_are_remembered_as_a_whole(ends: tuple[End, End]) -> Non
     assert len(kept) == 1
     assert set(kept[0]) >= {"127.0.0.1:1", "127.0.0.1:3"}
     assert "127.0.0.1:2" not in kept[0]
+
+
+async def test_nothing_is_opened_after_the_end(ends: tuple[End, End]) -> None:
+    late = End("late@host")
+    await late.courier.close("the node stops")
+    # The disk may report the start of this node only now.
+    late.introduce(b"l")
+    late.courier.dial(fx.Dial(ends[0].address))
+    late.courier.undial(fx.Undial(ends[0].address))
+    assert late.courier.facts() == []
+    assert late.courier.listening is not None
+    with late.courier.listening as listening:
+        assert not asyncio.get_running_loop().remove_reader(listening.fileno()), "nobody accepts"
