@@ -269,6 +269,20 @@ range_slice_bytes = 128 * 1024
 cursors_max = 64
 """Cursors of one queue."""
 
+recent_bytes_max = 64 * 1024 * 1024
+"""Bytes of the latest batches of all mirrored queues kept in memory for those who have to be sent them."""
+
+copy_mark_bytes = 1024 * 1024
+"""Bytes of a mirrored queue after which its durable mark is noted in the journal: what is above the last note
+counts as uncertain after a restart.
+"""
+
+copy_read_bytes = 1024 * 1024
+"""Bytes of records read from disk at once to be sent to a mirror, one batch at least."""
+
+fold_rows_min = 1_000
+"""Deaths and counts of a copy that are kept before it is looked which of them are over."""
+
 cursor_bytes_max = 1024 * 1024 * 1024
 """Bytes kept for a cursor alone before it is lost (the default of x-cursor-max-bytes)."""
 
@@ -447,85 +461,62 @@ assert inquiry_ids_max * 9 + 5 * (inquiry_text_bytes_max + 8) < peer_chunk_bytes
 # --- raft ---
 raft_heartbeat_us = 100_000
 """Time between two heartbeats of a leader."""
-
 raft_election_us_min = 500_000
 raft_election_us_max = 1_000_000
 """Without a heartbeat for a time drawn from this range a voter asks whether it may stand for election."""
 assert 4 * raft_heartbeat_us <= raft_election_us_min, "one lost heartbeat must not cause an election"
 assert raft_election_us_min < raft_election_us_max, "voters that wait alike split the vote"
-
 raft_election_eof_us = 50_000
 """The same after the leader's link has ended: long enough that rarely two stand at once."""
 assert raft_election_eof_us < raft_election_us_min
-
 raft_vote_us = 100_000
 """So long after its vote a voter encourages nobody else: who got it may be about to win."""
 assert raft_vote_us < raft_election_us_min
-
 raft_split_votes_max = 2
 """Elections in a row in which votes were split and that are tried again soon; later ones take their time."""
 assert raft_election_eof_us << (raft_split_votes_max + 1) < raft_election_us_min
-
 raft_witness_patience = 4
 """A witness waits so many times longer: it leads only if nobody else can."""
-
 lease_us = 5_000_000
 """How long a node may act for the cluster without hearing from it again; who counts it dead waits so long."""
-
 lease_use_percent = 90
 """Part of a lease its holder uses: clocks of two machines run a little differently."""
 assert lease_use_percent <= 90
 assert 2 * raft_election_us_max < lease_us * lease_use_percent // 100, "an election must fit into a lease"
-
 raft_disk_stall_us = 3_000_000
 """A flush that takes longer than this: a leader steps down, and nobody stands for election on such a disk."""
 assert raft_disk_stall_us < lease_us
-
 raft_append_bytes_max = 512 * 1024
 """Bytes of entries in one message to a peer; a longer entry travels alone."""
-
 raft_inflight_appends_max = 64
 """Messages with entries sent to a peer and not yet answered."""
-
 raft_inflight_bytes_max = 4 * 1024 * 1024
 """Bytes of entries sent to a peer and not yet answered; the message that reaches it is still sent."""
 assert raft_inflight_bytes_max + raft_append_bytes_max < peer_bulk_queue_bytes, "a link must take them"
-
 raft_resend_us = peer_silence_us
 """What is not answered for so long over an open link is sent again: links lose nothing, peers may."""
-
 raft_proposals_bytes_max = 64 * 1024 * 1024
 """Bytes of proposals a leader holds that are not committed; a longer one is taken if it is the only one."""
-
 raft_waiting_max = 65_536
 """Proposals, and reads, that wait at a leader."""
-
 raft_gated_max = 4_096
 """Messages that wait for the flush of term and vote; beyond it they are dropped, as by a broken link."""
-
 raft_apply_slice_entries = 200
 """Entries applied in one pass of the loop."""
-
 raft_snapshot_part_bytes = 256 * 1024
 """Bytes of a snapshot in one message."""
 assert raft_snapshot_part_bytes <= raft_append_bytes_max
-
 raft_snapshot_bytes_max = 2 * 1024 * 1024 * 1024
 """Largest snapshot a node accepts from a leader."""
-
 raft_trailing_bytes_max = 1024 * 1024
 """Bytes of entries kept in memory behind a snapshot, so that a peer a little behind needs no snapshot."""
-
 raft_promote_lag_max = 64
 """Entries a non-voter may be behind when it becomes a voter."""
-
 raft_members_max = 255
 """Nodes in one group, non-voters included."""
-
 raft_frame_bytes_max = meta_entry_bytes_max + 64 * 1024
 """Largest message between two nodes: one entry that travels alone."""
 assert raft_append_bytes_max < raft_frame_bytes_max
-
 identity_tokens_max = 32
 """Recorded starts a node can prove: a peer that is further behind first hears of the others."""
 

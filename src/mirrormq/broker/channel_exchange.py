@@ -106,9 +106,11 @@ def on_delete(channel: "Channel", method: methods.ExchangeDelete) -> None:
 
 def _declared(channel: "Channel", method: methods.ExchangeDeclare, outcome: Outcome) -> None:
     if outcome.error == "exists":
-        assert isinstance(outcome.record, records.Exchange)
-        _compare(outcome.record, method)
-    elif not outcome.ok:
+        # Somebody was faster while the command was under way. The outcome need not hold the record: a node
+        # that was behind may have heard of its refusal by a snapshot.
+        on_declare(channel, method)
+        return
+    if not outcome.ok:
         raise precondition_failed(outcome.detail)
     _answer(channel, method)
 

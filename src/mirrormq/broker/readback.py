@@ -85,7 +85,11 @@ class ReadBack:
             self._damaged(f"{ask.file} does not hold what it should: {mismatch}")
             return
         # Records that are no publishes were passed too: others who read need them found before this place.
-        passed = max(records.last_seq(data, at) for at, head in found.batches if head[1] == log.queue_id)
+        passed = max(
+            records.last_seq(data, at)
+            for at, head in found.batches
+            if head[1] == log.queue_id and log.is_own(head[2], head[3])
+        )
         # The file may have been emptied into a segment while it was being read.
         if passed < log.end and log.places.knows(ask.file):
             log.places.insert([Place(passed + 1, ask.file, ask.offset + found.resume)])
@@ -97,7 +101,7 @@ class ReadBack:
         batches: list[tuple[bytes, int]] = []
         upto = 0
         for at, head in found.batches:
-            if head[1] == self._log.queue_id and head[5]:
+            if head[1] == self._log.queue_id and head[5] and self._log.is_own(head[2], head[3]):
                 # A batch from a segment is sparse: its last seq is that of its last record.
                 last = records.last_seq(data, at)
                 if last >= first:

@@ -5,8 +5,8 @@ A queue's log keeps its dead seqs in one: every record that is not a live publis
 order, so the set is a handful of ranges however long the queue is; adding near either end costs O(1).
 """
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memmove
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy, memmove
 
 
 cdef class RangeSet:
@@ -73,6 +73,25 @@ cdef class RangeSet:
 
     def add(self, uint64_t first, uint64_t last) -> None:
         self.put(first, last)
+
+    def copy(self) -> RangeSet:
+        """Another set with the same seqs."""
+        cdef RangeSet other = RangeSet()
+        if self.count:
+            other.spans = <Span*>malloc(self.count * sizeof(Span))
+            if other.spans == NULL:
+                raise MemoryError()
+            memcpy(other.spans, self.spans, self.count * sizeof(Span))
+            other.count = other.room = self.count
+        return other
+
+    def cut(self, uint64_t first) -> None:
+        """Forget every seq from `first` on."""
+        cdef size_t at = self.find(first)
+        if at < self.count and self.spans[at].first < first:
+            self.spans[at].last = first - 1
+            at += 1
+        self.count = min(self.count, at)
 
     def __contains__(self, uint64_t seq) -> bool:
         return self.has(seq)

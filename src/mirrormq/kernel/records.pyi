@@ -20,6 +20,10 @@ CURSOR: int
 STAGE: int
 COMMIT_SET: int
 BASE: int
+MARK: int
+TRUNCATE: int
+PROMISE: int
+"""Notes of the journal, never records of a queue."""
 HEAD_BYTES: int
 PID_OF_LETTERS: int
 PID_OF_HOMES: int
@@ -55,3 +59,4 @@ def copy_kept(
 ) -> tuple[bytes, int, int, int, int, int] | None: ...
 def cut(data: _Data, at: int, first: int, end: int) -> tuple[bytes, int, int, int, int, int] | None: ...
 def transient_seqs(data: _Data, at: int) -> list[int]: ...
+def transients(data: _Data, at: int) -> list[tuple[int, int, int]]: ...

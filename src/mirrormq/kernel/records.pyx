@@ -24,6 +24,7 @@ from mirrormq.kernel.store cimport Level, QueueStore
 
 PUBLISH, PUBNOTE, REMOVE, REQUEUE, HORIZON, DYING, POLICY, EPOCH = 1, 2, 3, 4, 5, 6, 7, 8
 DELETE, HADCONSUMER, PRODGONE, CURSOR, STAGE, COMMIT_SET, BASE = 9, 10, 11, 12, 13, 14, 15
+MARK, TRUNCATE, PROMISE = 16, 17, 18  # notes of the journal, never records of a queue
 HEAD_BYTES = 56
 PID_OF_LETTERS = 1 << 63
 PID_OF_HOMES = 1 << 62
@@ -447,6 +448,22 @@ def cut(const uint8_t[::1] data, uint64_t at, uint64_t first, uint64_t end) -> t
     if first == 0:
         raise ValueError("seqs begin with 1")
     return copy_records(data, at, RangeSet(), first - 1, 0, end)
+
+
+def transients(const uint8_t[::1] data, uint64_t at) -> list:
+    """(seq, publishing channel, its publish number) of the transient publishes of a whole batch."""
+    cdef Head h
+    cdef const uint8_t* p
+    cdef uint32_t i
+    cdef list out = []
+    if not head_at(&data[at], data.shape[0] - at, &h):
+        raise ValueError("no batch here")
+    p = &data[at] + HEAD
+    for i in range(h.records):
+        if p[8] == KIND_PUBLISH and not p[9] & FLAG_PERSISTENT:
+            out.append((h.first_seq + get32(p + 4), get64(p + RECORD + 16), get64(p + RECORD + 24)))
+        p += RECORD + get32(p)
+    return out
 
 
 def transient_seqs(const uint8_t[::1] data, uint64_t at) -> list:

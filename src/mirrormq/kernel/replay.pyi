@@ -1,12 +1,13 @@
 """Reading many batches at once after a restart."""
 
 from collections.abc import Callable
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from mirrormq.kernel.ranges import RangeSet
 from mirrormq.kernel.store import QueueStore
 
 _Data: TypeAlias = bytes | bytearray | memoryview
+_Facts: TypeAlias = tuple[list[tuple[int, int, int]], list[tuple[int, int, int, bytes]], bool]
 
 @final
 class Replay:
@@ -23,6 +24,8 @@ class Replay:
     since: int
     """Files with a lower serial do not count for this queue."""
     index_start: int
+    is_copy: bool
+    """Its batches are for the caller to heed."""
     @property
     def last_serial(self) -> int: ...
     @property
@@ -35,7 +38,7 @@ class Replay:
     def written_covered(self) -> int: ...
     def __init__(
         self,
-        core: QueueStore,
+        core: QueueStore | None,
         dead: RangeSet,
         dying: RangeSet,
         letters: dict[int, int],
@@ -44,7 +47,11 @@ class Replay:
 
 def learn(
     queues: dict[int, Replay], data: _Data, limit: int, where: tuple[str, int, int, int]
-) -> tuple[int, list[tuple[int, int, int, bytes]], list[tuple[int, int, int, int]]]: ...
+) -> tuple[
+    int, list[tuple[int, int, int, bytes]], list[tuple[int, int, int, int]], list[tuple[Any, ...]]
+]: ...
+def facts(data: _Data, at: int) -> _Facts: ...
+def bury(dead: RangeSet, payload: bytes) -> None: ...
 def restore(
     queues: dict[int, Replay],
     data: _Data,

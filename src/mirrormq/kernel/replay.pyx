@@ -4,6 +4,9 @@
 Guarantee: only whole batches are looked at (each is checked here), and reading stops at the first that is
 not; whether that is the end or damage is for the caller to find out. Learning only ever adds to what is dead,
 so the order in which the rarer records are heeded does not matter.
+
+That does not hold for the copy of a mirrored queue, whose end may be given up again: of each of its batches
+the caller gets what it says (`facts`), in order with the notes of the journal.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -12,8 +15,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from mirrormq.kernel.index cimport Entry, list_push
 from mirrormq.kernel.ranges cimport RangeSet
 from mirrormq.kernel.records cimport (FLAG_PERSISTENT, HEAD, KIND_EPOCH, KIND_HORIZON, KIND_PUBLISH,
-                                      KIND_REMOVE, RECORD, SPAN_BYTES, TAIL, Head, entry_of, get32, get64,
-                                      whole_at)
+                                      KIND_PUBNOTE, KIND_REMOVE, KIND_REQUEUE, KIND_TRUNCATE, RECORD,
+                                      SPAN_BYTES, TAIL, Head, entry_of, get32, get64, head_at, whole_at)
 from mirrormq.kernel.store cimport QueueStore
 
 cdef uint64_t LETTER_PID = <uint64_t>1 << 63
@@ -44,6 +47,8 @@ cdef class Replay:
     cdef public uint64_t horizon
     cdef public uint64_t after       # restored is only what lies above this seq
     cdef public uint64_t since       # files with a lower serial do not count for this queue
+    cdef uint64_t last_seen          # the last record that was found
+    cdef public bint is_copy         # its batches are for the caller to heed
     cdef readonly uint64_t last_serial
     cdef readonly uint64_t published # publishes and bytes of the batches found so far
     cdef readonly uint64_t written
@@ -54,7 +59,7 @@ cdef class Replay:
     cdef object file                 # where the last place is
     cdef uint64_t place
 
-    def __init__(self, QueueStore core not None, RangeSet dead not None, RangeSet dying not None,
+    def __init__(self, QueueStore core, RangeSet dead not None, RangeSet dying not None,
                  dict letters not None, tuple notes not None):
         """`notes`: called with (seq, file, offset, (time, publishes before, bytes before)) of a new place,
         and with (epoch, seq) of a new epoch."""
@@ -113,7 +118,7 @@ cdef class Replay:
                     self.bury(p + RECORD, size)
                 elif p[8] == KIND_HORIZON and size == 8:
                     self.horizon = max(self.horizon, get64(p + RECORD))
-                elif p[8] != KIND_EPOCH:
+                elif p[8] != KIND_EPOCH or p[9]:
                     payload = PyBytes_FromStringAndSize(<char*>p + RECORD, size)
                     rare.append((h.queue_id, p[8], p[9], payload))
             p += RECORD + size
@@ -137,7 +142,7 @@ cdef class Replay:
             size = get32(p)
             seq = h.first_seq + get32(p + 4)
             if p[8] == KIND_PUBLISH and seq > self.after and not self.dead.has(seq):
-                if not p[9] & FLAG_PERSISTENT:
+                if not p[9] & FLAG_PERSISTENT and not self.is_copy:
                     pid = get64(p + RECORD + 16)
                     if is_forwarded(pid):
                         # Its home node may not have heard that it was taken, and must not hear so now.
@@ -169,7 +174,8 @@ def learn(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple w
 
     `where`: the file, the offset of `data` in it, the least distance of two places, and the file's serial.
     Returns (bytes dealt with, [(queue id, kind, flags, payload) of rarer records], [(queue id, offset, first,
-    last) of missing ones]).
+    last) of missing ones], in order [(queue id, offset, bytes, epoch, first, last, publishes, time, facts) of
+    copies and (0, offset, kind, flags, payload) of notes]).
     """
     cdef uint64_t at = 0
     cdef uint64_t n = data.shape[0]
@@ -179,12 +185,28 @@ def learn(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple w
     cdef object file = where[0]
     cdef list rare = []
     cdef list missing = []
+    cdef list told = []
     cdef Head h
     cdef Replay queue
     while at < limit and at < n and whole_at(&data[at], n - at, &h) and h.records:
-        if h.queue_id:
+        if h.queue_id == 0:
+            note_at(&data[at], &h, base + at, told)
+            if h.size >= RECORD + 16 and data[at + HEAD + 8] == KIND_TRUNCATE:
+                leave_out(queues, get64(&data[at + HEAD + RECORD]))
+        else:
             queue = queues.get(h.queue_id)
-            if queue is not None and serial >= queue.since:
+            if queue is None or serial < queue.since:
+                pass
+            elif queue.is_copy:
+                told.append((h.queue_id, base + at, HEAD + <uint64_t>h.size + TAIL, h.epoch, h.first_seq,
+                             h.first_seq + h.records - 1, h.publishes, h.time, gather(&data[at], &h)))
+            elif h.first_seq <= queue.last_seen:
+                # Its records were given up, although the note that said so cannot be read.
+                told.append((0, base + at, <uint8_t>KIND_TRUNCATE, 0, PyBytes_FromStringAndSize(
+                    <char*>&data[at + 16], 8) + bytes(8)))
+                queue.since = <uint64_t>-1
+            else:
+                queue.last_seen = h.first_seq + h.records - 1
                 if queue.file is not file or base + at - queue.place >= distance:
                     queue.note_place(h.first_seq, file, base + at, (h.time, queue.published, queue.written))
                     queue.file = file
@@ -196,7 +218,77 @@ def learn(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple w
                         missing.append((h.queue_id, base + at, queue.end + 1, h.first_seq - 1))
                     queue.heed(&data[at], &h, rare)
         at += HEAD + <uint64_t>h.size + TAIL
-    return at, rare, missing
+    return at, rare, missing, told
+
+
+cdef int leave_out(dict queues, uint64_t queue_id) except -1:
+    """Something was given up of a queue that is not read as a copy: the caller reads it again as one."""
+    cdef Replay queue = queues.get(queue_id)
+    if queue is not None and not queue.is_copy:
+        queue.since = <uint64_t>-1
+    return 0
+
+
+cdef int note_at(const uint8_t* p, const Head* h, uint64_t at, list told) except -1:
+    """Tell what the notes of a batch of no queue say, but for how far the journal is flushed."""
+    cdef uint32_t i
+    p += HEAD
+    for i in range(h.records):
+        if p[8] != KIND_EPOCH:
+            told.append((0, at, p[8], p[9], PyBytes_FromStringAndSize(<char*>p + RECORD, get32(p))))
+        p += RECORD + get32(p)
+    return 0
+
+
+cdef tuple gather(const uint8_t* p, const Head* h):
+    cdef list rows = []
+    cdef list others = []
+    cdef bint wants_flush = False
+    cdef uint32_t i, size
+    cdef uint64_t pid, number
+    cdef uint64_t run_pid = 0
+    cdef uint64_t run_first = 0
+    cdef uint64_t run_last = 0
+    p += HEAD
+    for i in range(h.records):
+        size = get32(p)
+        if p[8] == KIND_PUBLISH:
+            wants_flush = wants_flush or p[9] & FLAG_PERSISTENT
+            pid = get64(p + RECORD + 16)
+            number = get64(p + RECORD + 24)
+            if pid & (LETTER_PID | HOME_PID):
+                if pid != run_pid or number != run_last + 1:
+                    if run_pid:
+                        rows.append((run_pid, run_first, run_last))
+                    run_pid = pid
+                    run_first = number
+                run_last = number
+        else:
+            wants_flush = wants_flush or p[9] or p[8] not in (KIND_REMOVE, KIND_REQUEUE, KIND_PUBNOTE)
+            payload = PyBytes_FromStringAndSize(<char*>p + RECORD, size)
+            others.append((p[8], p[9], h.first_seq + get32(p + 4), payload))
+        p += RECORD + size
+    if run_pid:
+        rows.append((run_pid, run_first, run_last))
+    return rows, others, wants_flush
+
+
+def facts(const uint8_t[::1] data, uint64_t at) -> tuple:
+    """([(publishing channel, first number, last number) of dead letters and forwarded publishes], [(kind,
+    flags, seq, payload) of records that are no publishes], does somebody wait for a flush?) of a whole batch.
+    """
+    cdef Head h
+    if not head_at(&data[at], data.shape[0] - at, &h):
+        raise ValueError("no batch here")
+    return gather(&data[at], &h)
+
+
+def bury(RangeSet dead not None, const uint8_t[::1] payload) -> None:
+    """The spans of a REMOVE record are dead."""
+    cdef Py_ssize_t at = 8
+    while at + SPAN_BYTES <= payload.shape[0]:
+        dead.put(get64(&payload[at]), get64(&payload[at + 8]))
+        at += SPAN_BYTES
 
 
 def restore(dict queues not None, const uint8_t[::1] data, uint64_t limit, tuple memory not None,

@@ -24,7 +24,7 @@ from mirrormq.log.segments import Mark, Segment
 
 NAME = "log/checkpoint"
 MAGIC = b"MQC1"
-VERSION = 2
+VERSION = 3
 BACKUP = "restore the data folder from a backup"
 _HEAD = struct.Struct("<4sIQI")
 _PART = struct.Struct("<QII")
@@ -58,6 +58,12 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     """(seq, times) of messages that came back to a queue that counts."""
     refused: list[tuple[int, list[tuple[int, int]]]] = []
     """(row, spans) of forwarded publishes that are not there although the row covers them."""
+    promised: int = 0
+    """The highest epoch this node has promised to obey, if the queue is mirrored."""
+    cuts: list[tuple[int, int, int]] = []
+    """(serial, offset, seq) of truncations: what lies before that place and above that seq was given up."""
+    begins: tuple[int, int] = (0, 0)
+    """What the journal has of this queue before this place (serial, offset) is not part of its log."""
 
 
 class RawPart(NamedTuple):

@@ -193,10 +193,10 @@ class Cursors:
     # --- the log's side ---
 
     def load(self, cursors: list[Cursor]) -> None:
-        """What a checkpoint says."""
-        for cursor in cursors:
-            self._noted_at[cursor.name] = cursor.moved_at
-            self._put(cursor)
+        """These are the cursors, as a checkpoint or another copy says."""
+        self._noted_at = {cursor.name: cursor.moved_at for cursor in cursors}
+        self._all = {cursor.name: cursor for cursor in cursors}
+        self._find_low()
 
     def apply(self, flags: int, payload: bytes) -> None:
         """What a CURSOR record says."""
@@ -223,11 +223,14 @@ class Cursors:
 
     def _put(self, cursor: Cursor) -> None:
         self._all[cursor.name] = cursor
-        self.low = min((one.seq for one in self._all.values() if not one.lost), default=EVERYTHING)
+        self._find_low()
 
     def _forget(self, name: str) -> None:
         self._all.pop(name, None)
         self._noted_at.pop(name, None)
+        self._find_low()
+
+    def _find_low(self) -> None:
         self.low = min((one.seq for one in self._all.values() if not one.lost), default=EVERYTHING)
 
 

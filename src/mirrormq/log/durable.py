@@ -18,7 +18,7 @@ Guarantees
 
 import struct
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -29,76 +29,97 @@ from mirrormq.kernel.ranges import RangeSet
 from mirrormq.log import dying
 from mirrormq.log.cursors import Cursors
 from mirrormq.log.dying import Death
+from mirrormq.log.fold import PURGE, Fold, Pending
 from mirrormq.log.index import Entry, SeqIndex
 from mirrormq.log.places import Places
 from mirrormq.log.segments import Segments
 
 if TYPE_CHECKING:
     from mirrormq.log.checkpoint import Part
+    from mirrormq.log.copylog import CopyLog
     from mirrormq.log.journal import Journal
-
-PURGE = 1
-"""Flag of a REMOVE record: everything up to a seq, except the seqs that follow."""
 
 _U64 = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
 
 
-class DurableLog:
-    """Positions and dead seqs of one queue; its records are in the journal and in segments."""
+class DurableLog(Fold):
+    """Positions and dead seqs of one queue; its records are in the journal and in segments.
+
+    The state it inherits is that of everything up to its end: what the queue's master needs.
+    """
 
     def __init__(self, journal: "Journal", segments: Segments) -> None:
-        self._journal = journal
+        super().__init__(segments.queue_id, Cursors(self))
+        self.journal = journal
         self.segments = segments
-        self.queue_id = segments.queue_id
-        self.epoch = 1
-        self.end = Seq(0)
         self.durable = Seq(0)
-        self.dead = RangeSet()
-        self.horizon = 0
+        self.flushed = Seq(0)
+        """Every record up to here survives a crash of this node: what `durable` is without mirrors."""
         self.redelivered_upto = 0
         """Up to here an earlier process may have delivered: the horizon it left behind."""
         self.deliverable = 0
         """Entries up to this seq may be delivered: the flushed horizon."""
         self.places = Places()
-        self.last_wall = 0
         self.on_progress: Callable[[], None] = _nothing
         """Called when more may be delivered."""
-        self.dying: dict[int, Death] = {}
-        """Deaths whose letters are on their way, by seq."""
+        self.on_flushed: Callable[[], None] | None = None
+        """Of a mirrored queue: called after a flush. Its `durable` and `deliverable` are raised by whoever
+        knows about the mirrors (`raise_durable`, `raise_deliverable`), and by nobody else.
+        """
         self.set_aside = RangeSet()
         """Seqs that recovery found dying or counted: they lie among those of messages that are ready."""
-        self.counts: dict[int, int] = {}
-        """How often a message of a queue that counts came back, by seq."""
-        self.last_number = 0
-        """Number of the last death that was written."""
-        self.letters: dict[int, int] = {}
-        """Highest number of the dead letters in this log, by the id of the queue they died in; and of the
-        publishes forwarded by a home node, by its pid with the highest bit set.
-        """
-        self.refused: dict[int, RangeSet] = {}
-        """Numbers of forwarded publishes up to the row that are not there: refused, given up by their home
-        node, or transient and dropped by a restart. By pid as in `letters`; known ones leave.
-        """
         self.low = 1
         """Every record from here on is kept: the lowest seq a reader of the whole stream may begin with."""
         self.last_persistent = 0
         """The last batch of publishes of this process with a persistent one among them ends here."""
-        self.published = 0
-        """Publishes written so far."""
-        self.written = 0
-        """Bytes of batches written so far."""
         self.index = SeqIndex()
-        self.cursors = Cursors(self)
         self.damage: str | None = None
         """Why the queue cannot be served."""
         self.frozen: Part | None = None
         """What checkpoints say of this log while it is damaged."""
         self.since = 0
-        """Of a log that is or was damaged: the first journal file it needs, if that is kept for it alone."""
+        """Of a log that is or was damaged, or whose records are not all durable everywhere: the first journal
+        file it needs, if that is kept for it alone.
+        """
         self.last_serial = 0
         """The last journal file that may hold a record of this log."""
+        self.copy: CopyLog | None = None
+        """What makes this the log of a mirrored queue."""
+        self.cuts: list[tuple[int, int, int]] = []
+        """(serial, offset, seq): what the journal holds of this log before that place and above that seq
+        was given up.
+        """
+        self.begins = (0, 0)
+        """Serial and offset: what the journal has of this queue before that is not part of its log."""
+        self.life = 0
+        """Counts the times something was given up: a flush that began before covers nothing above that."""
+        self._life_ends: list[tuple[int, int]] = []
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
+
+    # --- what others than the queue look at ---
+
+    @property
+    def committed(self) -> Fold:
+        """The state a checkpoint may tell: without mirrors all that was written."""
+        return self if self.copy is None else self.copy.committed
+
+    @property
+    def disposable(self) -> RangeSet:
+        """Seqs whose records may leave the disk."""
+        return self.dead if self.copy is None else self.copy.disposable
+
+    @property
+    def keep_from(self) -> int:
+        """Records from here on are kept whatever becomes of them."""
+        return self.cursors.low if self.copy is None else self.copy.keep_from
+
+    def is_own(self, epoch: int, first: int) -> bool:
+        """Is a batch that was found in a file one of this log, and not one that was given up?
+
+        Records of one seq and epoch are the same everywhere, so their epoch tells them apart.
+        """
+        return not self.cuts or self.index.epoch_of(first) == epoch
 
     # --- changes of the queue ---
 
@@ -108,7 +129,7 @@ class DurableLog:
         batch, persistent = records.encode_publishes(
             core, count, self.queue_id, self.epoch, first, self._wall(now)
         )
-        self._add(batch, first, count, flush=persistent > 0, now=now)
+        self.put_batch(batch, first, count, flush=persistent > 0, now=now)
         self.published += count
         if persistent:
             self.last_persistent = self.end
@@ -119,7 +140,7 @@ class DurableLog:
         seq = Seq(self.end + 1)
         batch = records.encode_removals(core, self.dead, self.queue_id, self.epoch, seq, self._wall(now))
         if batch is not None:
-            self._add(batch, seq, 1, flush=False, now=now)
+            self.put_batch(batch, seq, 1, flush=False, now=now)
 
     def purge(self, held: Sequence[int], now: Now) -> None:
         """Write that everything so far left the queue, except the entries consumers hold."""
@@ -140,12 +161,6 @@ class DurableLog:
         self.write_other(records.DYING, 0, dying.encode(deaths), now, flush=flush)
         self.note_dying(deaths)
 
-    def note_dying(self, deaths: Sequence[Death]) -> None:
-        """These deaths are in the log."""
-        for death in deaths:
-            self.dying[death.seq] = death
-            self.last_number = max(self.last_number, death.number)
-
     def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
         """Write how often these messages have come back so far: (seq, times)."""
         new = [(seq, count) for seq, count in counts if self.counts.get(seq) != count]
@@ -153,15 +168,6 @@ class DurableLog:
             self.counts.update(new)
             payload = b"".join(_PAIR.pack(seq, count) for seq, count in new)
             self.write_other(records.REQUEUE, 0, payload, now, flush=False)
-
-    def note_counts(self, payload: bytes) -> None:
-        """A REQUEUE record is in the log."""
-        self.counts.update(_PAIR.iter_unpack(payload))
-
-    def forget_counts(self) -> None:
-        """Messages that left the queue count no longer."""
-        if self.counts:
-            self.counts = {seq: count for seq, count in self.counts.items() if seq not in self.dead}
 
     def aside_between(self, first: int, last: int) -> RangeSet:
         """Seqs in this range that are live in the log, but not among those that wait in it to be read: the
@@ -174,38 +180,10 @@ class DurableLog:
                     found.add(seq, seq)
         return found
 
-    def forget_letters(self, sources: Container[int]) -> None:
-        """Only these queues still exist: nobody else sends a letter again. Rows of home nodes stay."""
-        if self.letters:
-            self.letters = {
-                source: last
-                for source, last in self.letters.items()
-                if source & records.PID_OF_LETTERS or source in sources
-            }
-
     def note_given_up(self, row: int, number: int, now: Now) -> None:
         """Write that a home node will not send its publishes up to this number any more."""
         self.write_other(records.PUBNOTE, 0, _PAIR.pack(row, number), now, flush=False)
         self.raise_row(row, number)
-
-    def raise_row(self, row: int, number: int) -> None:
-        """Nothing up to this number is waited for."""
-        self.letters[row] = max(self.letters.get(row, 0), number)
-
-    def forget_row(self, row: int) -> None:
-        """The home node has another process now: this one sends nothing again."""
-        self.letters.pop(row, None)
-        self.refused.pop(row, None)
-
-    def bury_purged(self, upto: int, held: Sequence[int]) -> None:
-        """Everything up to `upto` is dead but for what is held."""
-        low = 1
-        for seq in sorted(held):
-            if seq > low:
-                self.dead.add(low, seq - 1)
-            low = seq + 1
-        if low <= upto:
-            self.dead.add(low, upto)
 
     def when_durable(self, position: int, done: Callable[[], None]) -> None:
         """Call `done` when everything up to this position is durable. Positions never decrease."""
@@ -217,25 +195,42 @@ class DurableLog:
     def end_of(self, file: str) -> int | None:
         """Where the valid batches of a file end; None if they go on to its end."""
         size = self.segments.size_of(file)
-        return self._journal.ends.get(file) if size is None else size
+        return self.journal.ends.get(file) if size is None else size
 
     def readable_end(self, file: str) -> int | None:
         """Where the batches of a file end by now, those on their way to the disk included."""
-        return self._journal.size if file == self._journal.current else self.end_of(file)
+        return self.journal.size if file == self.journal.current else self.end_of(file)
 
     # --- the journal's side ---
 
-    def mark(self) -> tuple[Seq, int]:
+    def mark(self) -> tuple[Seq, int, int]:
         """What would be durable if a flush began now."""
-        return self.end, self.horizon
+        return self.end, self.horizon, self.life
 
     def on_durable(self, mark: object) -> None:
         """A flush that began at this mark is done."""
         assert isinstance(mark, tuple)
-        self.durable = max(self.durable, mark[0])
-        if mark[1] > self.deliverable:
-            self.deliverable = mark[1]
+        end, horizon, life = mark
+        if self._life_ends:
+            end = min([end, *(seq for later, seq in self._life_ends if later > life)])
+            self._life_ends = [cut for cut in self._life_ends if cut[0] > life]
+        self.flushed = max(self.flushed, end)
+        if self.copy is not None:
+            if self.on_flushed is not None:
+                self.on_flushed()
+            return  # one node's flush is not enough for anybody
+        self.raise_deliverable(horizon)
+        self.raise_durable(self.flushed)
+
+    def raise_deliverable(self, seq: int) -> None:
+        """Entries up to this seq may be delivered from now on."""
+        if seq > self.deliverable:
+            self.deliverable = seq
             self.on_progress()
+
+    def raise_durable(self, seq: int) -> None:
+        """Everything up to this seq survives what the queue promises to survive."""
+        self.durable = Seq(max(self.durable, seq))
         while self._waiters and self._waiters[0][0] <= self.durable:
             self._waiters.popleft()[1]()
 
@@ -252,16 +247,59 @@ class DurableLog:
             self.queue_id, self.epoch, seq, self._wall(now), [(kind, flags, payload)]
         )
         self.dead.add(seq, seq)
-        self._add(batch, seq, 1, flush=flush, now=now)
+        self.put_batch(batch, seq, 1, flush=flush, now=now)
 
-    def _add(self, batch: bytes, first: int, count: int, *, flush: bool, now: Now) -> None:
-        file, offset = self._journal.add(self, batch, flush=flush, now=now)
+    def put_batch(self, batch: bytes, first: int, count: int, *, flush: bool, now: Now) -> None:
+        """Append a batch that follows the end; the caller counts its publishes."""
+        file, offset = self.journal.add(self, batch, flush=flush, now=now)
         if self.places.note(first, file, offset):
             self.index.note(Entry(first, self.last_wall, self.published, self.written))
-            self.last_serial = self._journal.serial
+            self.last_serial = self.journal.serial
         self.index.note_epoch(self.epoch, first)
         self.written += len(batch)
         self.end = Seq(first + count - 1)
+        if self.copy is not None and self.copy.is_master:
+            self.copy.appended(batch)
+
+    def cut(self, end: int, published: int, written: int) -> None:
+        """Records above `end` are given up; so many publishes and bytes are left."""
+        self.end = Seq(end)
+        self.published, self.written = published, written
+        self.places.cut(end)
+        self.index.cut(end)
+        self.epoch = self.index.epochs[-1][0] if self.index.epochs else 1
+        self.flushed = Seq(min(self.flushed, end))
+        self.life += 1
+        self._life_ends.append((self.life, end))
+
+    def forget_cuts(self, first_serial: int) -> None:
+        """Journal files before this one are not needed any more."""
+        self.cuts = [cut for cut in self.cuts if cut[0] >= first_serial]
+        if self.begins[0] < first_serial:
+            self.begins = (0, 0)
+
+    def wipe(self) -> list[str]:
+        """Forget every record; returns the files nobody needs any more."""
+        self.clear()
+        self.durable = self.flushed = Seq(0)
+        self.redelivered_upto = self.deliverable = self.since = 0
+        self.low = 1
+        self.damage = self.frozen = None
+        self.places.clear()
+        self.index = SeqIndex()
+        self.set_aside = RangeSet()
+        self.cuts = []
+        self.life += 1
+        self._life_ends.append((self.life, 0))
+        return self.segments.clear()
+
+    def take_state(self, committed: Fold, tail: Iterable[Pending]) -> None:
+        """Become what the committed records and those above them say: this node is the master now."""
+        self.take(committed)
+        for batch in tail:
+            self.fold(batch)
+        self.forget_buried()
+        self.redelivered_upto = min(self.horizon, self.end)
 
     def _wall(self, now: Now) -> int:
         """A queue's time never goes back, whatever the machine's clock does."""

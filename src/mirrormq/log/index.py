@@ -97,6 +97,13 @@ class SeqIndex:
             for column in self._columns():
                 column[low:high] = array("Q", [column[at] for at in stay])
 
+    def cut(self, end: int) -> None:
+        """Records above `end` were given up."""
+        at = bisect_right(self._seqs, end)
+        for column in self._columns():
+            del column[at:]
+        self.epochs = [(epoch, first) for epoch, first in self.epochs if first <= end]
+
     def shift(self, start: int, publishes: int, written: int) -> None:
         """The entries from the start-th on were counted from zero: they begin with so many."""
         for at in range(start, len(self._seqs)):

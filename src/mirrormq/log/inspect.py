@@ -38,6 +38,9 @@ KINDS = {
     records.STAGE: "STAGE",
     records.COMMIT_SET: "COMMIT_SET",
     records.BASE: "BASE",
+    records.MARK: "MARK",
+    records.TRUNCATE: "TRUNCATE",
+    records.PROMISE: "PROMISE",
 }
 
 _RECORD = struct.Struct("<IIBB2x")
@@ -231,9 +234,11 @@ class Inspection:
         present = RangeSet()
         if segments.read_file_head(data) != segments.identify(name):
             report.faults.append(Fault(name, 0, queue_id, f"the head of {name} is damaged"))
+        # Behind the size that the checkpoint knows lies what an unfinished step has left, maybe in pieces.
+        data = data[:size]
         expected, last = segments.HEAD_BYTES, 0
         # What lies behind was on its way when the machine stopped; the journal still has it.
-        for at, head in batches(data[:size], segments.HEAD_BYTES):
+        for at, head in batches(data, segments.HEAD_BYTES):
             if at > expected:
                 self._damaged(name, expected, queue_id, report)
             end = records.last_seq(data, at)
@@ -247,8 +252,7 @@ class Inspection:
             else:
                 for seq, *_ in records_in(data, at, head):
                     present.add(seq, seq)
-        if expected < min(size, len(data)) or len(data) < size:
-            # Behind the size that the checkpoint knows lies what an unfinished step has left.
+        if expected < len(data) or len(data) < size:
             self._damaged(name, expected, queue_id, report)
         return present
 

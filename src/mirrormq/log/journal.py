@@ -32,7 +32,8 @@ intervals or none.
 
 PREFIX = "journal/"
 MAGIC = b"MQJ1"
-VERSION = 1
+VERSION = 2
+"""1 had no notes about mirrored queues."""
 _HEAD = struct.Struct("<4sIQQQ")
 _NOTE = struct.Struct("<QQ")
 HEAD_BYTES = _HEAD.size + 4

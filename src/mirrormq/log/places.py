@@ -80,6 +80,26 @@ class Places:
         if self._end_file == file:
             self._end_file = ""
 
+    def begin(self, place: Place) -> None:
+        """What the queue had in this file before `place` lies elsewhere now."""
+        kept = [one for one in self._places if one.file != place.file or one.seq > place.seq]
+        self._places = kept
+        self._seqs = [one.seq for one in kept]
+        self._firsts.pop(place.file, None)
+        self.insert([place])
+
+    def cut(self, end: int) -> None:
+        """Records above `end` were given up: nothing of theirs is to be found."""
+        at = bisect_right(self._seqs, end)
+        del self._seqs[at:]
+        del self._places[at:]
+        self._firsts = {file: first for file, first in self._firsts.items() if first.seq <= end}
+        self._end_file = ""  # whatever comes next is a place of its own
+
+    def clear(self) -> None:
+        """Nothing of the queue lies anywhere."""
+        self.cut(-1)
+
     def insert(self, places: list[Place]) -> None:
         """Add places of records that moved to a segment or were found by reading, in order with the
         others.

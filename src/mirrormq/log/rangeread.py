@@ -72,7 +72,7 @@ class Walk:
         found = scan(data)
         own: list[tuple[bytes, int, Head]] = []
         for at, head in found.batches:
-            if head[1] == self._log.queue_id:
+            if head[1] == self._log.queue_id and self._log.is_own(head[2], head[3]):
                 last = records.last_seq(data, at)
                 if last >= self.position:
                     own.append((data, at, head))

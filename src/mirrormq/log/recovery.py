@@ -11,7 +11,6 @@ all behind it are dropped, as nobody was told of them. Otherwise it is damage: t
 even that cannot be read, the queue whose seqs have a hole) comes up `damaged` and the others serve.
 """
 
-import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,20 +20,16 @@ from mirrormq.base import limits
 from mirrormq.base.types import Seq
 from mirrormq.kernel import records, replay
 from mirrormq.kernel.cores import QueueCore
-from mirrormq.kernel.ranges import RangeSet
 from mirrormq.kernel.replay import Replay
-from mirrormq.log import checkpoint, dying, journal, segments
+from mirrormq.log import checkpoint, journal, segments
+from mirrormq.log.copyfill import EVERY_SERIAL, RECORD_OVERHEAD, fill_now
+from mirrormq.log.copylog import CopyLog
 from mirrormq.log.disk import Disk, LogRefused
-from mirrormq.log.durable import PURGE, DurableLog
+from mirrormq.log.durable import DurableLog
 from mirrormq.log.index import Entry
-from mirrormq.log.places import Place
+from mirrormq.log.recent import RecentPool
+from mirrormq.log.relearn import CopyReplay, load_part, tell
 from mirrormq.log.scan import next_batch, scan
-
-RECORD_OVERHEAD = 80
-"""Bytes of a record that are not its body, about: good enough to know how long a queue is after a restart."""
-
-_U64 = struct.Struct("<Q")
-_PAIR = struct.Struct("<QQ")
 
 
 @dataclass(slots=True)
@@ -42,7 +37,8 @@ class Owner:
     """A queue whose records are being read."""
 
     text: str
-    core: QueueCore
+    core: QueueCore | None
+    """Where its messages become ready; None if the log is a copy of a mirrored queue."""
     log: DurableLog
     damage: str | None = None
     since: int = 0
@@ -50,9 +46,14 @@ class Owner:
     part: checkpoint.Part | None = None
     """What the checkpoint says of it."""
 
+    @property
+    def was_cut(self) -> bool:
+        """Does the journal hold records of it that were given up, as the checkpoint knows?"""
+        part = self.part
+        return isinstance(part, checkpoint.QueuePart) and (bool(part.cuts) or part.begins != (0, 0))
+
 
 ZEROS = bytes(limits.recovery_slice_bytes)
-EVERY_SERIAL = (1 << 63) - 1
 
 
 class Found(NamedTuple):
@@ -123,6 +124,10 @@ class Recovery:
         self._torn_at: tuple[int, int] | None = None
         self._highest_serial = 0
         self._replays: dict[int, Replay] = {}
+        self._copies: dict[int, CopyReplay] = {}
+        """The logs of mirrored queues."""
+        self._truncated: set[int] = set()
+        """Queues that have no mirrors any more, but had some when something of theirs was given up."""
         self._segment_files: set[str] = set()
         self._gaps: dict[tuple[str, int], int] = {}
         """Where reading goes on behind a damaged place."""
@@ -134,11 +139,17 @@ class Recovery:
         files = self.learn()
         # Segments first: their records are older than anything the journal still holds of the same queue.
         # Only now is it known which of them died after the checkpoint.
-        messages = sum(self._restore_segments(owner) for owner in self._owners.values())
+        messages = dropped = 0
         for queue_id, owner in self._owners.items():
-            self._replays[queue_id].after = owner.log.segments.end
-            self._replays[queue_id].counts = owner.log.counts
-        dropped = 0
+            if queue_id in self._copies:
+                restored, transient = self._fill_cut(owner)
+                messages += restored
+                dropped += transient
+            else:
+                messages += self._restore_segments(owner)
+                self._replays[queue_id].after = owner.log.segments.end
+                self._replays[queue_id].counts = owner.log.counts
+        self._replays = {key: found for key, found in self._replays.items() if key not in self._copies}
         for file in files:
             restored, transient = self._restore(file)
             messages += restored
@@ -164,28 +175,91 @@ class Recovery:
         self.first_serial = files[0].serial if files else max(self.first_serial, 1)
         files = [*self._kept_files(), *files]
         self._replays = {queue_id: _replay(owner) for queue_id, owner in self._owners.items()}
+        for queue_id, owner in self._owners.items():
+            if owner.log.copy is not None or owner.was_cut:
+                self._begin_copy(queue_id, owner)
+        self._learn_all(files)
+        if self._truncated & set(self._replays):
+            self._learn_again(files)
+        for queue_id, owner in self._owners.items():
+            if queue_id in self._copies:
+                self._finish_copy(owner, self._copies[queue_id])
+            else:
+                self._finish(owner, self._replays[queue_id])
+            self._find_hole(owner)
+        return files
+
+    def _learn_all(self, files: list[JournalFile]) -> None:
         for at, file in enumerate(files):
             self._learn(file, files[at + 1 :])
             if self._torn_at is not None:
                 # Nothing behind a torn end was flushed either, later files included.
                 self.orphans += [later.name for later in files[at + 1 :]]
                 del files[at + 1 :]
-        for queue_id, owner in self._owners.items():
-            log, learnt = owner.log, self._replays[queue_id]
-            log.end, log.epoch, log.horizon = Seq(learnt.end), learnt.epoch, learnt.horizon
-            log.last_wall = learnt.last_wall
-            log.last_serial = max(log.last_serial, learnt.last_serial)
-            _count(log, learnt)
-            log.dying = {seq: death for seq, death in log.dying.items() if seq not in log.dead}
-            log.forget_counts()
-            for seq in (*log.dying, *log.counts):
-                log.set_aside.add(seq, seq)
-            self._find_hole(owner)
-        return files
+
+    def _finish(self, owner: Owner, learnt: Replay) -> None:
+        log = owner.log
+        log.end, log.epoch, log.horizon = Seq(learnt.end), learnt.epoch, learnt.horizon
+        log.last_wall = learnt.last_wall
+        log.last_serial = max(log.last_serial, learnt.last_serial)
+        _count(log, learnt)
+        log.forget_buried()
+        for seq in (*log.dying, *log.counts):
+            log.set_aside.add(seq, seq)
+
+    # --- logs of mirrored queues ---
+
+    def _begin_copy(self, queue_id: int, owner: Owner) -> None:
+        copy = owner.log.copy or CopyLog(owner.log, RecentPool())
+        self._copies[queue_id] = CopyReplay(copy, owner.part, owner.since)
+        self._replays[queue_id].is_copy = True
+
+    def _learn_again(self, files: list[JournalFile]) -> None:
+        """A queue without mirrors had some when it gave something up: what counts in the journal is known
+        only when all of it was read, so those queues are read a second time.
+        """
+        replays, faults = self._replays, self.faults
+        again = [queue_id for queue_id in replays if queue_id in self._truncated]
+        for queue_id in again:
+            owner = self._owners[queue_id]
+            owner.damage = None
+            owner.log.wipe()
+            if isinstance(owner.part, checkpoint.QueuePart):
+                load_part(owner.log, owner.part)
+            replays[queue_id] = _replay(owner)
+            self._begin_copy(queue_id, owner)
+        self._replays, self.faults = {queue_id: replays[queue_id] for queue_id in again}, []
+        self._learn_all(files)
+        self._replays, self.faults = replays, faults
+
+    def _finish_copy(self, owner: Owner, learnt: CopyReplay) -> None:
+        learnt.finish()
+        log = owner.log
+        if learnt.missing is not None:
+            text = f"records {learnt.missing[0]} to {learnt.missing[1]} are missing from the journal"
+            self.faults.append(Fault(journal.PREFIX, None, log.queue_id, text))
+            owner.damage = owner.damage or text
+        if owner.core is not None:
+            # No other node has a say in it any more: all that is there counts.
+            log.take_state(learnt.copy.committed, learnt.copy.tail)
+            log.copy = None
+
+    def _fill_cut(self, owner: Owner) -> tuple[int, int]:
+        """(ready, transient ones dropped) of a queue that had mirrors; a copy has nobody to be ready for."""
+        log = owner.log
+        for segment in log.segments.all:
+            name, live = log.segments.name(segment.number), segment.live(log.dead)
+            if live and name not in self._segment_files:
+                owner.damage = owner.damage or f"{name} with {live} messages is missing"
+        if owner.core is None or owner.damage is not None:
+            return 0, 0
+        dropped, owner.damage = fill_now(log, owner.core, self._disk)
+        return owner.core.ready, dropped
 
     def seen(self, queue_id: int) -> list[tuple[int, int]]:
         """Which seqs of a queue the journal holds."""
-        return self._replays[queue_id].seen.spans_list()
+        copy = self._copies.get(queue_id)
+        return (copy or self._replays[queue_id]).seen.spans_list()
 
     def _find_hole(self, owner: Owner) -> None:
         """A live record must be in a segment or in the journal, also one the checkpoint counts already."""
@@ -295,7 +369,7 @@ class Recovery:
             part = owner.part = found.damaged.get(queue_id) or found.parts.get(queue_id)
             if isinstance(part, checkpoint.QueuePart):
                 owner.since = part.since or found.first_serial
-                self._load_part(owner.log, part)
+                load_part(owner.log, part)
             elif part is not None:
                 owner.damage = f"its part of {checkpoint.NAME} is damaged"
                 owner.since = part.since
@@ -317,35 +391,10 @@ class Recovery:
                 if owner is not None and found is not None:
                     owner.log.segments.avoid(found[1])
 
-    def _load_part(self, log: DurableLog, part: checkpoint.QueuePart) -> None:
-        log.end, log.epoch, log.horizon, log.last_wall = (
-            Seq(part.end),
-            part.epoch,
-            part.horizon,
-            part.last_wall,
-        )
-        for first, last in part.dead:
-            log.dead.add(first, last)
-        log.note_dying(part.dying)
-        log.last_number = part.last_number
-        log.letters = dict(part.letters)
-        log.refused = {row: RangeSet(spans) for row, spans in part.refused}
-        log.counts = dict(part.counts)
-        log.low = part.low or part.end + 1
-        log.published, log.written = part.published, part.written
-        log.index.epochs = [(epoch, first) for epoch, first in part.epochs]
-        log.cursors.load(part.cursors)
-        log.segments.load(checkpoint.segments_of(part), part.segments_end, checkpoint.marks_of(part))
-        for segment in log.segments.all:
-            name = log.segments.name(segment.number)
-            log.places.insert([Place(segment.first, name, segments.HEAD_BYTES)])
-            for mark in log.segments.marks.get(segment.number, ()):
-                log.index.note(mark.entry)
-                log.places.insert([Place(mark.entry.seq, name, mark.offset)])
-
     def _restore_segments(self, owner: Owner) -> int:
         """Make the live records of a queue's segments ready again; returns how many there are."""
         log, core = owner.log, owner.core
+        assert core is not None
         messages = 0
         for segment in log.segments.all:
             name = log.segments.name(segment.number)
@@ -415,11 +464,12 @@ class Recovery:
         while at < file.end:
             data = self._disk.read_part(file.name, at, want)
             where = (file.name, at, limits.place_bytes_min, file.serial)
-            done, rare, missing = replay.learn(self._replays, data, file.end - at, where)
+            done, rare, missing, told = replay.learn(self._replays, data, file.end - at, where)
             for queue_id, offset, first, last in missing:
                 self._note_missing(file, offset, self._owners[queue_id], (first, last))
             for queue_id, kind, flags, payload in rare:
-                _apply(self._owners[queue_id].log, kind, flags, payload)
+                self._owners[queue_id].log.apply(kind, flags, payload)
+            self._truncated |= tell(self._copies, (file.name, file.serial), told)
             at += done
             want = limits.recovery_slice_bytes if done else _larger(data, want)
             if not want:
@@ -464,8 +514,9 @@ class Recovery:
             head = records.read_head(data, at)
             assert head is not None
             if head[1] == 0:
-                for _, _, _, payload in records.other_records(data, at):
-                    noted = max(noted, journal.read_flushed_note(payload))
+                for kind, _, _, payload in records.other_records(data, at):
+                    if kind == records.EPOCH:
+                        noted = max(noted, journal.read_flushed_note(payload))
             at = next_batch(data, at + head[0])
         return noted
 
@@ -547,29 +598,3 @@ def _larger(data: bytes, want: int) -> int:
     """How much to read so that the batch `data` begins with is all there; 0 if that would not help."""
     head = records.read_head(data, 0)
     return head[0] if head is not None and len(data) == want < head[0] else 0
-
-
-def _apply(log: DurableLog, kind: int, flags: int, payload: bytes) -> None:
-    """Heed a record of one of the rarer kinds."""
-    if kind == records.REMOVE and flags == PURGE:
-        (upto,) = _U64.unpack_from(payload, 8)
-        log.bury_purged(upto, [held for (held,) in _U64.iter_unpack(payload[16:])])
-    elif kind == records.DYING:
-        log.note_dying(dying.decode(payload))
-    elif kind == records.REQUEUE:
-        log.note_counts(payload)
-    elif kind == records.PUBNOTE:
-        log.raise_row(*_PAIR.unpack(payload))
-    elif kind == records.CURSOR:
-        log.cursors.apply(flags, payload)
-    else:
-        raise UnknownKind(kind, log.queue_id)
-
-
-class UnknownKind(LogRefused):
-    """A record of a kind this version does not know: refused, never skipped."""
-
-    def __init__(self, kind: int, queue_id: int) -> None:
-        super().__init__(
-            f"a record of unknown kind {kind} in the log of queue {queue_id}: a newer version wrote it"
-        )

@@ -12,7 +12,8 @@ nothing that is not flushed) → write the checkpoint → remove the file. One f
 time; no step holds the loop.
 
 Nothing of a damaged queue is copied or removed: its part of the checkpoint is written again as it was, and
-the journal files it needs are kept beside the others.
+the journal files it needs are kept beside the others. So are those with records of a mirrored queue that are
+not known to be durable everywhere: they may still be given up, and a segment forgets nothing.
 """
 
 from collections.abc import Callable, Container
@@ -74,6 +75,14 @@ class Recycler:
         """Per queue, where in its stream the copying stands."""
         self._has_unnamed = False
         """Did the file being emptied have a gap that nobody can tell the owner of?"""
+        self._slices: Slices | None = None
+        self._held: dict[int, Place] = {}
+        """Mirrored queues with records in the file being emptied that have to stay in it, and the first."""
+        self._wanted: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        """Those who asked for a checkpoint of files of theirs: told when the files are flushed, and when a
+        checkpoint is durable that was made after that.
+        """
+        self._due: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._touched: set[str] = set()
         self._search = Search(logs)
         self._rewrite: Rewrite | None = None
@@ -95,7 +104,8 @@ class Recycler:
     def tick(self, now: Now) -> None:
         """Once in a while: look after cursors and give back the space of what is dead."""
         for log in self._logs.values():
-            if len(log.cursors) and log.damage is None:
+            is_master = log.copy is None or log.copy.is_master
+            if len(log.cursors) and log.damage is None and is_master:
                 log.cursors.check(now)
         self._tidy()
 
@@ -103,14 +113,14 @@ class Recycler:
         if self._is_busy or not self._journal.serials:
             return
         dead = sum(
-            log.segments.dead_bytes(log.dead, log.cursors.low)
+            log.segments.dead_bytes(log.disposable, log.keep_from)
             for log in self._logs.values()
             if log.segments.all and log.damage is None
         )
-        if dead >= limits.segment_dead_bytes_max or self.orphans or (dead and self.is_tight):
+        if dead >= limits.segment_dead_bytes_max or self.orphans or (dead and self.is_tight) or self._wanted:
             self._is_busy = True
             self._next_first = self.first_serial
-            self._flush_journal()
+            self._flush_segments()
         elif self._revived() or (
             self.is_tight and self._journal.serial > self.first_serial and self._is_mostly_dead()
         ):
@@ -124,16 +134,17 @@ class Recycler:
         for log in self._logs.values():
             if log.end > log.segments.end:
                 total += log.end - log.segments.end
-                free_end = min(log.end, max(log.cursors.low - 1, log.segments.end))
+                free_end = min(log.end, max(log.keep_from - 1, log.segments.end))
                 live += log.end - free_end
                 if free_end > log.segments.end:
-                    live += log.dead.missing_count(log.segments.end + 1, free_end)
+                    live += log.disposable.missing_count(log.segments.end + 1, free_end)
         return 2 * live <= total
 
     def _empty_oldest(self) -> None:
         self._is_busy = True
         self._has_unnamed = False
         self._passed = {}
+        self._held = {}
         revived = [serial for serial in self.kept if any(log.since <= serial for log in self._revived())]
         if revived:
             # What it has in the files kept for it comes before anything the others still have there.
@@ -144,13 +155,16 @@ class Recycler:
             self._source = self.first_serial
             self._next_first = self._journal.serials[1]
             end = self._journal.ends[journal.file_name(self._source)]
-        Slices(self._read, self._file, (journal.HEAD_BYTES, end), self).start()
+        self._slices = Slices(self._read, self._file, (journal.HEAD_BYTES, end), self)
+        self._slices.start()
 
     def _revived(self) -> list[DurableLog]:
-        """Logs that were damaged before the last start, are whole now and lie in files kept for them."""
+        """Logs that were damaged before the last start, are whole now and lie in files kept for them; and
+        those whose records in such a file are all committed by now.
+        """
         if not self.kept:
             return []
-        return [log for log in self._logs.values() if log.since and log.damage is None]
+        return [log for log in self._logs.values() if log.since and log.damage is None and _is_settled(log)]
 
     @property
     def _file(self) -> str:
@@ -183,8 +197,22 @@ class Recycler:
         """Copy what stays of the next batches of the journal file."""
         for at, head in found:
             log = self._logs.get(head[1])
-            if log is not None and log.damage is None and self._takes_part(log):
+            if log is None or log.damage is not None or not self._takes_part(log):
+                continue
+            if self._source < log.begins[0]:
+                continue  # before a full copy took the place of what was there
+            if log.is_own(head[2], head[3]) and not self._stays(log, at, head):
                 self._copy_batch(log, data, at, head)
+        return True
+
+    def _stays(self, log: DurableLog, at: int, head: Head) -> bool:
+        """Must this batch stay in the journal? Then all behind it stays: segments are in seq order."""
+        if log.copy is None or log.queue_id in self._held:
+            return log.copy is not None
+        if head[3] + head[4] - 1 <= log.committed.end and not 0 < log.since < self._source:
+            return False
+        assert self._slices is not None
+        self._held[log.queue_id] = Place(head[3], self._file, self._slices.at + at)
         return True
 
     def _takes_part(self, log: DurableLog) -> bool:
@@ -210,11 +238,18 @@ class Recycler:
             return
         if self._has_unnamed:
             self._find_holes()
+        for queue_id in self._held:
+            log = self._logs.get(queue_id)
+            if log is not None and not log.since:
+                log.since = self._source
         self._flush_segments()
 
     def _copy_batch(self, log: DurableLog, data: bytes, at: int, head: Head) -> None:
         size, queue_id, _, first, count, publishes, time = head
-        passed = self._passed.get(queue_id) or log.index.at(first)
+        seen = self._passed.get(queue_id)
+        if seen is not None and first < seen.seq:
+            return  # given up and then adopted again: the same batch twice
+        passed = seen or log.index.at(first)
         if passed.seq < first and self._has_unnamed and _needs(log, passed.seq, first - 1):
             self._fail(log, f"records {passed.seq} to {first - 1} cannot be read")
             return
@@ -222,12 +257,12 @@ class Recycler:
         self._passed[queue_id] = Entry(
             first + count, time, passed.publishes + publishes, passed.written + size
         )
-        keep = log.cursors.low
+        keep = log.keep_from
         if first < keep:
             log.raise_low(min(keep, first + count))
         if not publishes and first + count <= keep:
             return
-        kept = records.copy_kept(data, at, log.dead, log.segments.end, keep)
+        kept = records.copy_kept(data, at, log.disposable, log.segments.end, keep)
         if kept is not None:
             copied = Copied(*kept)
             left = records.cut(data, at, first, copied.first) if copied.first > first else None
@@ -289,7 +324,7 @@ class Recycler:
         if rewrite.is_damage:
             self._fail(log, rewrite.error or "")
         else:
-            log.segments.note_poor(rewrite.run, log.dead)
+            log.segments.note_poor(rewrite.run, log.disposable)
         self._rest()
 
     def _swap(self) -> list[str]:
@@ -306,17 +341,21 @@ class Recycler:
         self._moved[log.queue_id] = rewrite.places
         old = sum(segment.size for segment in rewrite.run)
         self.rewritten_bytes += old - rewrite.made.size
-        log.index.thin(rewrite.run[0].first, rewrite.run[-1].last, log.dead, log.cursors.low)
+        log.index.thin(rewrite.run[0].first, rewrite.run[-1].last, log.disposable, log.keep_from)
         return [log.segments.name(segment.number) for segment in rewrite.run]
 
     # --- make it durable, then let go ---
 
     def _flush_segments(self) -> None:
         files, self._touched = self._touched, set()
+        self._due, self._wanted = self._wanted, []
         self._await([self._flush(file) for file in sorted(files)], self._flush_journal)
 
     def _flush_journal(self) -> None:
         """Fix now what the checkpoint will say, and write it when all of that is flushed."""
+        due, self._due = self._due, []
+        for flushed, _ in due:
+            flushed()
         gone, self.orphans = self.orphans, []
         gone += self._swap()
         self._leave_source()
@@ -326,6 +365,7 @@ class Recycler:
             if log.damage is None:
                 gone += self._take_dead(log)
                 log.forget_letters(sources)
+                log.committed.forget_letters(sources)
                 parts.append(part_of(log))
                 continue
             if log.frozen is None:
@@ -333,18 +373,19 @@ class Recycler:
                 log.frozen = part_of(log)
             parts.append(log.frozen)
         kept = self._kept_after()
-        self._journal.after_flush(lambda: self._write_checkpoint(parts, gone, kept))
+        told = [durable for _, durable in due]
+        self._journal.after_flush(lambda: self._write_checkpoint(parts, gone, kept, told))
 
     def _take_dead(self, log: DurableLog) -> list[str]:
-        keep = log.cursors.low
-        dead = log.segments.take_dead(log.dead, keep)
+        keep = log.keep_from
+        dead = log.segments.take_dead(log.disposable, keep)
         for segment in dead:
             log.raise_low(segment.last + 1)
-            log.index.thin(segment.first, segment.last, log.dead, keep)
+            log.index.thin(segment.first, segment.last, log.disposable, keep)
         passed = self._passed.get(log.queue_id)
         first = log.places.first_in(self._file)
         if passed is not None and first is not None:
-            log.index.thin(first.seq, passed.seq - 1, log.dead, keep)
+            log.index.thin(first.seq, passed.seq - 1, log.disposable, keep)
         return [log.segments.name(segment.number) for segment in dead]
 
     def _leave_source(self) -> None:
@@ -352,27 +393,47 @@ class Recycler:
         if 0 < self._source < self.first_serial:
             later = min((serial for serial in self.kept if serial > self._source), default=0)
             for log in self._revived():
-                if log.since <= self._source:
+                if log.since <= self._source and log.copy is None:
                     log.since = later
+        for log in self._logs.values():
+            if log.since and log.copy is not None and log.damage is None:
+                files = (
+                    {*self.kept, self._source}
+                    if log.queue_id in self._held
+                    else {*self.kept} - {self._source}
+                )
+                log.since = min((serial for serial in files if _needs_file(log, serial)), default=0)
 
     def _kept_after(self) -> dict[int, int]:
-        """The journal files that stay after this step for the sake of damaged queues."""
+        """The journal files that stay after this step for the sake of damaged or uncertain queues."""
         files = dict(self.kept)
         if self._next_first > self.first_serial:
             files[self.first_serial] = self._journal.ends[journal.file_name(self.first_serial)]
-        spans = [(log.since, log.last_serial) for log in self._logs.values() if log.since]
-        return {
-            serial: end
-            for serial, end in files.items()
-            if any(first <= serial <= last for first, last in spans)
-        }
+        logs = [log for log in self._logs.values() if log.since]
+        return {serial: end for serial, end in files.items() if any(_needs_file(log, serial) for log in logs)}
 
-    def _write_checkpoint(self, parts: list[checkpoint.Part], gone: list[str], kept: dict[int, int]) -> None:
+    def _write_checkpoint(
+        self,
+        parts: list[checkpoint.Part],
+        gone: list[str],
+        kept: dict[int, int],
+        told: list[Callable[[], None]],
+    ) -> None:
         token = self._next_token()
         self._outbox.replace(checkpoint.NAME, checkpoint.encode(self._next_first, parts, kept), token)
-        self._await([token], lambda: self._let_go(gone, kept))
+        self._await([token], lambda: self._let_go(gone, kept, told))
 
-    def _let_go(self, gone: list[str], kept: dict[int, int]) -> None:
+    def checkpoint_soon(
+        self, files: list[str], flushed: Callable[[], None], durable: Callable[[], None]
+    ) -> None:
+        """Flush these segments; `flushed` lets their log count them, `durable` hears of the checkpoint that
+        says so.
+        """
+        self._touched.update(files)
+        self._wanted.append((flushed, durable))
+        self._tidy()
+
+    def _let_go(self, gone: list[str], kept: dict[int, int], told: list[Callable[[], None]]) -> None:
         emptied = {self._source} if self._source else set()
         gone += [journal.file_name(serial) for serial in {*self.kept, *emptied} if serial not in kept]
         self.kept = kept
@@ -384,7 +445,13 @@ class Recycler:
             self._outbox.remove(name)
         self._moved = {}
         self._passed = {}
+        self._held = {}
         self._source = 0
+        for log in self._logs.values():
+            if log.cuts or log.begins != (0, 0):
+                log.forget_cuts(min(log.since or self.first_serial, self.first_serial))
+        for durable in told:
+            durable()
         self._rest()
 
     def _forget_places(self, gone: list[str]) -> None:
@@ -392,10 +459,18 @@ class Recycler:
             if log.damage is not None:
                 continue
             for name in gone:
-                log.places.forget(name)
+                if queue_id not in self._held or name != self._file:
+                    log.places.forget(name)
+            if queue_id in self._held:
+                self._keep_held(log, self._held[queue_id])
             # What was moved may have died since, and its segment with it.
             moved = self._moved.get(queue_id, [])
             log.places.insert([place for place in moved if place.file not in gone])
+
+    def _keep_held(self, log: DurableLog, place: Place) -> None:
+        """What is before this place in its file lies in a segment; unless it was given up meanwhile."""
+        if place.seq <= log.end and log.places.knows(place.file):
+            log.places.begin(place)
 
     def _rest(self) -> None:
         """A step is over: if somebody wants the files to stay as they are, nothing new begins."""
@@ -404,7 +479,7 @@ class Recycler:
         self._is_busy = self._is_stuck or holder is not None
         if holder is not None:
             holder()
-        elif self.is_tight or was_rewrite:
+        elif self.is_tight or was_rewrite or self._wanted:
             self._tidy()
 
     def _flush(self, file: str) -> int:
@@ -420,40 +495,66 @@ class Recycler:
 
 
 def part_of(log: DurableLog) -> checkpoint.QueuePart:
-    """What a checkpoint written now says of a queue."""
-    log.forget_counts()
+    """What a checkpoint written now says of a queue: of a mirrored one, what is committed."""
+    state, copy = log.committed, log.copy
+    if copy is not None and copy.copying is not None and not copy.copying.is_flushed:
+        return checkpoint.QueuePart(log.queue_id, 1, 0, 0, 0, 0, [], [], low=1, begins=log.begins)
+    state.forget_counts()
+    if copy is not None:
+        state.forget_buried()
     return checkpoint.QueuePart(
         queue_id=log.queue_id,
-        epoch=log.epoch,
-        end=log.end,
-        horizon=log.horizon,
-        last_wall=log.last_wall,
-        dead=log.dead.spans_list(),
+        epoch=state.epoch,
+        end=state.end,
+        horizon=state.horizon,
+        last_wall=state.last_wall,
+        dead=state.dead.spans_list(),
         segments_end=log.segments.end,
         segments=[(*segment,) for segment in log.segments.all],
-        last_number=log.last_number,
-        letters=list(log.letters.items()),
-        dying=list(log.dying.values()),
-        low=log.low,
-        published=log.published,
-        written=log.written,
-        epochs=list(log.index.epochs),
-        cursors=log.cursors.cursors(),
-        counts=list(log.counts.items()),
-        refused=[(row, numbers.spans_list()) for row, numbers in log.refused.items() if numbers],
+        last_number=state.last_number,
+        letters=list(state.letters.items()),
+        dying=list(state.dying.values()),
+        low=min(log.low, state.end + 1),
+        published=state.published,
+        written=state.written,
+        epochs=[(epoch, first) for epoch, first in log.index.epochs if first <= state.end],
+        cursors=state.cursors.cursors(),
+        counts=list(state.counts.items()),
+        refused=[(row, numbers.spans_list()) for row, numbers in state.refused.items() if numbers],
         marks=[
             (mark.number, mark.offset, *mark.entry)
             for segment in log.segments.all
             for mark in log.segments.marks.get(segment.number, ())
         ],
         since=log.since,
+        promised=copy.promised if copy is not None else 0,
+        cuts=log.cuts,
+        begins=log.begins,
     )
 
 
 def _needs(log: DurableLog, first: int, last: int) -> bool:
     """Is any of these records of the journal live or held by a cursor?"""
     first = max(first, log.segments.end + 1)
-    return last >= first and (last >= log.cursors.low or not log.dead.covers(first, last))
+    return last >= first and (last >= log.keep_from or not log.disposable.covers(first, last))
+
+
+def _needs_file(log: DurableLog, serial: int) -> bool:
+    """Must a journal file that the others need no longer be kept for this log?"""
+    if not 0 < log.since <= serial:
+        return False
+    if log.damage is None and log.copy is not None:
+        return log.places.knows(journal.file_name(serial))
+    return serial <= log.last_serial
+
+
+def _is_settled(log: DurableLog) -> bool:
+    """Are the records of a log in the first file that is kept for it committed?"""
+    file = journal.file_name(log.since)
+    if log.copy is None or not log.places.knows(file):
+        return True
+    following = log.places.after(file)
+    return log.committed.end >= (following.seq - 1 if following is not None else log.end)
 
 
 def _nothing() -> None:

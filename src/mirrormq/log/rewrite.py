@@ -73,7 +73,7 @@ class Rewrite:
         """Copy what is live."""
         out: list[bytes] = []
         for at, head in found:
-            copied = records.copy_kept(data, at, self.log.dead, 0, EVERYTHING)
+            copied = records.copy_kept(data, at, self.log.disposable, 0, EVERYTHING)
             if copied is not None:
                 self._take(Copied(*copied), head)
                 out.append(copied[0])
@@ -133,7 +133,7 @@ class Search:
             if stop < len(log.segments.all):
                 self._round.append((queue_id, stop))
             left -= sum(segment.publishes for segment in log.segments.all[start:stop])
-            run = log.segments.mostly_dead(start, stop, log.dead, log.cursors.low)
+            run = log.segments.mostly_dead(start, stop, log.disposable, log.keep_from)
             if run:
                 self._round.append((queue_id, start))  # there may be more of them
                 return log, run

@@ -87,6 +87,14 @@ class Segments:
         for mark in marks:
             self.marks.setdefault(mark.number, []).append(mark)
 
+    def clear(self) -> list[str]:
+        """Begin anew; returns the files that nobody needs any more. Their numbers are not used again."""
+        files = self.files()
+        self.all, self.end, self._is_open = [], 0, False
+        self.marks.clear()
+        self._poor.clear()
+        return files
+
     def avoid(self, number: int) -> None:
         """A file with this number exists: never write to it again."""
         self._next_number = max(self._next_number, number + 1)

@@ -48,7 +48,8 @@ class Slices:
         """`span`: where the batches begin and end."""
         self._read = read
         self._file = file
-        self._at, self._end = span
+        self.at, self._end = span
+        """Where the slice begins that is being shown; and the end of all."""
         self._visitor = visitor
         self._gap_at: int | None = None
         self._slice = min(2 * SLICE_MIN, limits.recycle_slice_bytes)
@@ -58,11 +59,11 @@ class Slices:
         self._read_on(self._slice)
 
     def _read_on(self, length: int) -> None:
-        length = min(length, self._end - self._at)
+        length = min(length, self._end - self.at)
         if length <= 0:
             self._finish()
             return
-        self._read(self._file, self._at, length, lambda data, error: self._on_read(length, data, error))
+        self._read(self._file, self.at, length, lambda data, error: self._on_read(length, data, error))
 
     def _on_read(self, length: int, data: bytes | None, error: str | None) -> None:
         if data is None:
@@ -76,12 +77,12 @@ class Slices:
         fair = length * limits.recycle_slice_batches // count
         self._slice = max(min(fair, 2 * self._slice, limits.recycle_slice_bytes), min(SLICE_MIN, length))
         is_cut = found.resume == 0 and not found.batches and max(found.need, self._slice) <= length
-        if len(data) < length or self._at + length >= self._end or is_cut:
-            if self._at + found.resume < self._end and self._gap_at is None:
-                self._gap_at = self._at + found.resume
+        if len(data) < length or self.at + length >= self._end or is_cut:
+            if self.at + found.resume < self._end and self._gap_at is None:
+                self._gap_at = self.at + found.resume
             self._finish()
             return
-        self._at += found.resume
+        self.at += found.resume
         self._read_on(max(found.need, self._slice))
 
     def _tell_gaps(self, data: bytes, found: Scanned) -> None:
@@ -93,12 +94,12 @@ class Slices:
         # What is left is skipped as well, but its end may lie in the next slice.
         expected = self._tell_named(data, expected, found.resume)
         if found.resume > expected and self._gap_at is None:
-            self._gap_at = self._at + expected
+            self._gap_at = self.at + expected
 
     def _tell_gap(self, data: bytes, at: int, end: int) -> None:
         at = self._tell_named(data, at, end)
         if at < end or self._gap_at is not None:
-            start = self._at + at if self._gap_at is None else self._gap_at
+            start = self.at + at if self._gap_at is None else self._gap_at
             self._gap_at = None
             self._visitor.gap(Gap(start, *(records.read_tail(data, end) or (0, 0, 0))))
 
@@ -108,7 +109,7 @@ class Slices:
             head = records.read_head(data, at)
             if head is None or at + head[0] > end:
                 break
-            self._visitor.gap(Gap(self._at + at, head[1], head[3], head[4]))
+            self._visitor.gap(Gap(self.at + at, head[1], head[3], head[4]))
             at += head[0]
         return at
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirrormq.base import limits
 from mirrormq.cluster.raft.lease import NEVER, Holder, Proof, Vouching, inherited, usable_us
+from mirrormq.cluster.raft.progress import Progress
 
 LEASE = limits.lease_us
 
@@ -68,3 +69,11 @@ def test_rounds_that_are_too_old_to_matter_are_forgotten() -> None:
     last = proof.begin(2 * LEASE)
     assert proof.sent_at(first) == NEVER
     assert proof.sent_at(last) == 2 * LEASE
+
+
+def test_a_machine_that_was_switched_off_is_granted_no_lease_by_its_clock_of_before() -> None:
+    peer = Progress(0, 1)
+    peer.on_round(1_000, 1, 900, echo=10**12)
+    peer.on_link()
+    peer.on_round(2_000, 2, 1_900, echo=500)
+    assert peer.echo == 500

@@ -71,8 +71,10 @@ class Progress:
         self._probe()
         self._part_at = NEVER
         self.proven_at = NEVER
-        # A grant for an answer of before would outlive the end of the link, which says there is none.
+        # A grant for an answer of before would outlive the end of the link, which says there is none; and by
+        # the clock of a machine that was switched off since it might last for days.
         self.echo_at = NEVER
+        self.echo = 0
 
     def on_round(self, now: int, number: int, sent_at: int, echo: int) -> None:
         """It answered a heartbeat."""

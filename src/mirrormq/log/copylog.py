@@ -1,0 +1,373 @@
+"""The record stream of one mirrored queue on one node, whether its master is here or not.
+
+Guarantees
+- A batch is adopted as its master made it, byte for byte, or not at all; it follows the one before it.
+- `durable` is how far this node has flushed. What was given up by `truncate` and what took its place are
+  never mistaken for each other, by a flush that was under way least of all.
+- `committed` is the fold of a prefix whose every record is durable on all in-sync members (`fold`): nothing
+  in it is ever taken back. Checkpoints, recycling and full copies know that state only. What is above it is
+  the *tail*: its records lie in the journal, and memory holds what they say but for the messages.
+- A truncation is in the journal before whatever takes the place of the records it gives up: a restart finds
+  the one or the other, never both.
+- A promotion reads nothing: the master's state is the committed one and the tail on top of it, and messages
+  are read back when they are delivered. Only a queue with priorities, with deaths under way or with counted
+  returns, and a restarted node that has to find its transient messages, read files first (`copyfill`).
+
+The same object stays with the log when its master comes and goes (`into_queue`, `from_queue`).
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from mirrormq.base import limits
+from mirrormq.base.types import Now, Seq
+from mirrormq.kernel import records, replay
+from mirrormq.kernel.cores import QueueCore
+from mirrormq.kernel.ranges import RangeSet
+from mirrormq.log import journal as journals
+from mirrormq.log.copyfill import fill
+from mirrormq.log.copyread import read_dense
+from mirrormq.log.cursors import Cursors
+from mirrormq.log.disk import Reader
+from mirrormq.log.durable import DurableLog
+from mirrormq.log.fold import NOTHING, Dropped, Fold, Pending, encode_epoch
+from mirrormq.log.queuelog import EVERYTHING
+from mirrormq.log.recent import Recent, RecentPool
+
+if TYPE_CHECKING:
+    from mirrormq.log.copybase import Copying
+    from mirrormq.log.journal import Journal
+
+_PAIR = struct.Struct("<QQ")
+
+RESET = 1
+"""Flag of a TRUNCATE note: everything is given up, and a full copy begins."""
+
+ReadBatches = Callable[[list[bytes] | None, str | None], None]
+"""Gets batches that follow each other, or None and why they cannot be given."""
+
+
+class NotFollowing(Exception):
+    """A batch does not continue this log: somebody mistakes where it ends."""
+
+
+class Pin:
+    """Keeps records for a mirror that is being brought up to date, until it is released."""
+
+    def __init__(self, copy: "CopyLog", keep_from: int, dead: RangeSet | None = None) -> None:
+        self._copy = copy
+        self.keep_from = keep_from
+        """Every record from here on is kept."""
+        self.dead = dead
+        """What was dead when a full copy began: everything else is kept, too."""
+
+    def advance(self, seq: int) -> None:
+        """Records before `seq` are not wanted any more."""
+        self.keep_from = max(self.keep_from, seq)
+
+    def release(self) -> None:
+        """Keep nothing any more."""
+        if self in self._copy.pins:
+            self._copy.pins.remove(self)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes written since the record this keeps first: what it holds at most."""
+        log = self._copy.log
+        return log.written - log.index.at(self.keep_from).written
+
+
+class Position(NamedTuple):
+    """Where a log ends, as mirrors tell each other."""
+
+    seq: int
+    epoch: int
+
+
+class CopyLog:
+    """The log of a mirrored queue on this node."""
+
+    def __init__(self, log: DurableLog, pool: RecentPool, *, is_master: bool = False) -> None:
+        """Make `log` that of a mirrored queue; everything it has counts as committed.
+
+        `is_master`: its queue is mastered here and had no mirrors so far.
+        """
+        self.log = log
+        self.committed = Fold(log.queue_id, Cursors(log))
+        self.committed.take(log)
+        self.tail: deque[Pending] = deque()
+        """What the batches above the committed ones say, in order."""
+        self.recent = Recent(pool)
+        self.promised = 0
+        """The highest epoch this node has promised to obey."""
+        self.pins: list[Pin] = []
+        self.copying: Copying | None = None
+        """A full copy that is under way: until it is over nothing here counts."""
+        self.is_master = is_master
+        self.on_batch: Callable[[bytes, int, int], None] = _ignore
+        """Told of every batch the master here appends: its bytes, first seq and number of records."""
+        self._dropped = NOTHING
+        self._noted = self.committed.written
+        log.copy = self
+
+    # --- where it stands ---
+
+    @property
+    def end(self) -> Seq:
+        """The last record here."""
+        return self.log.end
+
+    @property
+    def durable(self) -> Seq:
+        """The last record that is flushed here."""
+        return self.log.flushed
+
+    @property
+    def folded(self) -> Seq:
+        """The last committed record that is known here as such: nothing up to it is ever given up."""
+        return self.committed.end
+
+    @property
+    def low(self) -> int:
+        """Every record from here on can be read."""
+        return self.log.low
+
+    @property
+    def damage(self) -> str | None:
+        """Why this copy cannot be used: it needs a full copy."""
+        return self.log.damage
+
+    @property
+    def is_complete(self) -> bool:
+        """Is this a log, and not the part of one that a full copy has brought so far?"""
+        return self.copying is None
+
+    @property
+    def epochs(self) -> list[tuple[int, int]]:
+        """(epoch, seq of its first record), oldest first."""
+        return self.log.index.epochs
+
+    @property
+    def position(self) -> Position:
+        """The last record here and its epoch."""
+        return Position(self.log.end, self.epoch_at(self.log.end))
+
+    def epoch_at(self, seq: int) -> int:
+        """The epoch of a record; 0 before the first."""
+        return self.log.index.epoch_of(seq) if seq else 0
+
+    # --- what recycling asks ---
+
+    @property
+    def disposable(self) -> RangeSet:
+        """Seqs whose records may leave the disk: dead for good, and before any full copy began."""
+        held = [pin.dead for pin in self.pins if pin.dead is not None]
+        return held[0] if held else self.committed.dead
+
+    @property
+    def keep_from(self) -> int:
+        """Records from here on are kept whatever becomes of them."""
+        low = self.committed.cursors.low
+        if self.is_master:
+            low = min(low, self.log.cursors.low)  # one that was just opened holds at once
+        return min([low, *(pin.keep_from for pin in self.pins)])
+
+    def hold(self, seq: int) -> Pin:
+        """Keep every record from `seq` on until the pin is released."""
+        pin = Pin(self, seq)
+        self.pins.append(pin)
+        return pin
+
+    # --- records ---
+
+    def adopt(self, batch: bytes, now: Now) -> None:
+        """Append a batch of the queue's master, whose checksums the caller has verified."""
+        log = self.log
+        assert not self.is_master, "a master adopts nothing"
+        head = records.read_head(batch, 0)
+        if head is None or head[0] != len(batch) or head[1] != log.queue_id:
+            raise NotFollowing("this is no batch of this queue")
+        _, _, epoch, first, count, publishes, time = head
+        if self.copying is not None or first != log.end + 1 or epoch < self.epoch_at(log.end):
+            raise NotFollowing(f"a batch of epoch {epoch} from {first} on does not follow {self.position}")
+        if records.last_seq(batch, 0) != first + count - 1:
+            raise NotFollowing(f"the batch from {first} on has gaps")
+        rows, others, wants_flush = replay.facts(batch, 0)
+        log.epoch, log.last_wall = epoch, max(log.last_wall, time)
+        log.put_batch(batch, first, count, flush=wants_flush, now=now)
+        log.published += publishes
+        self._note(batch, Pending(first, first + count - 1, epoch, time, publishes, len(batch), rows, others))
+
+    def appended(self, batch: bytes) -> None:
+        """The master here has appended a batch."""
+        assert self.is_master, "only a master appends"
+        head = records.read_head(batch, 0)
+        assert head is not None
+        size, _, epoch, first, count, publishes, time = head
+        rows, others, _ = replay.facts(batch, 0)
+        self._note(batch, Pending(first, first + count - 1, epoch, time, publishes, size, rows, others))
+        self.on_batch(batch, first, count)
+
+    def _note(self, batch: bytes, pending: Pending) -> None:
+        self.tail.append(pending)
+        self.recent.add(pending.first, pending.last, batch)
+
+    def fold(self, seq: int, now: Now) -> None:
+        """Every record up to `seq` is durable on all in-sync members, and those here are the same (matched
+        in this epoch): both are for the caller to know.
+        """
+        tail, committed = self.tail, self.committed
+        while tail and tail[0].last <= seq:
+            committed.fold(tail.popleft())
+        if not self.is_master:
+            self.log.durable = committed.end
+        if committed.written - self._noted >= limits.copy_mark_bytes:
+            self._noted = committed.written
+            self._write_note(records.MARK, 0, committed.end, now, flush=False)
+
+    def truncate(self, seq: int, now: Now) -> int:
+        """Give up everything above `seq`, whole batches only; returns the end of what is left."""
+        assert not self.is_master, "a master gives up nothing"
+        if seq < self.folded:
+            raise NotFollowing(f"records up to {self.folded} are committed, {seq} is below that")
+        if seq >= self.log.end:
+            return self.log.end
+        while self.tail and self.tail[-1].last > seq:
+            self.tail.pop()
+        self._cut()
+        self._note_cut(self._write_note(records.TRUNCATE, 0, self.log.end, now, flush=True))
+        return self.log.end
+
+    def _cut(self) -> None:
+        """The log ends with the tail."""
+        committed = self.committed
+        end = self.tail[-1].last if self.tail else committed.end
+        published = committed.published + sum(batch.publishes for batch in self.tail)
+        written = committed.written + sum(batch.size for batch in self.tail)
+        self.log.cut(end, published, written)
+        self.recent.cut(end)
+
+    def _note_cut(self, place: tuple[str, int]) -> None:
+        serial = journals.serial_of(place[0])
+        assert serial is not None
+        self.log.cuts.append((serial, place[1], self.log.end))
+
+    def _write_note(self, kind: int, flags: int, seq: int, now: Now, *, flush: bool) -> tuple[str, int]:
+        note = encode_note(kind, flags, note_payload(self.log.queue_id, seq))
+        return self.log.journal.add(self.log, note, flush=flush, now=now)
+
+    def read(
+        self, start: int, max_bytes: int, done: ReadBatches, *, read: Reader, upto: int = EVERYTHING
+    ) -> None:
+        """Give whole batches from `start` on, one at least if there is one up to `upto`; maybe later."""
+        upto = min(upto, self.log.end)
+        if start > upto:
+            done([], None)
+            return
+        found = self.recent.read(start, upto, max_bytes)
+        if found is None:
+            read_dense(self.log, read, (start, upto, max_bytes), done)
+        elif found and records.read_head(found[0], 0)[3] != start:  # type: ignore[index]
+            done(None, f"no batch begins with {start}")
+        else:
+            done(found, None)
+
+    # --- masters come and go ---
+
+    def into_queue(
+        self,
+        core: QueueCore,
+        read: Reader,
+        done: Callable[[str | None], None],
+        *,
+        is_restarted: bool = False,
+    ) -> None:
+        """Make this the log of a queue mastered here and fill its (empty) core; `done` gets an error or None.
+
+        `is_restarted`: this process did not receive all of it, so transient messages are dropped, which the
+        first EPOCH record says.
+        """
+        log = self.log
+        assert self.copying is None, "a full copy is under way"
+        log.take_state(self.committed, self.tail)
+        log.durable, log.deliverable = self.committed.end, 0
+        self.is_master = True
+
+        def filled(dropped: Dropped, error: str | None) -> None:
+            self._dropped = dropped
+            done(error)
+
+        fill(log, core, read, filled, is_restarted=is_restarted)
+
+    def begin_epoch(self, epoch: int, node: str, now: Now) -> None:
+        """Write that `node`, this one, is the master from here on; first of all in an epoch."""
+        log = self.log
+        assert self.is_master, "only a master begins an epoch"
+        assert epoch > self.epoch_at(log.end), (epoch, self.position)
+        log.epoch = epoch
+        dropped, self._dropped = self._dropped, NOTHING
+        flags, payload = encode_epoch(node, dropped)
+        log.write_other(records.EPOCH, flags, payload, now, flush=True)
+
+    def from_queue(self) -> None:
+        """Another node is the master now: the log stays, and what this node made of its end does not."""
+        self.is_master = False
+        self._dropped = NOTHING
+        self.on_batch = _ignore
+        log, committed = self.log, self.committed
+        # What a copy shows of itself is the committed state; the rest is made anew if it is promoted again.
+        log.dead, log.horizon, log.dying, log.counts = (
+            committed.dead,
+            committed.horizon,
+            committed.dying,
+            committed.counts,
+        )
+        log.letters, log.refused = committed.letters, committed.refused
+
+    def detach(self) -> None:
+        """The queue has no mirrors any more: the master's own state is what counts."""
+        assert self.is_master
+        self.recent.clear()
+        self.pins.clear()
+        log = self.log
+        log.copy = log.on_flushed = None
+        if log.flushed == log.end:
+            log.raise_deliverable(log.horizon)
+        log.raise_durable(log.flushed)
+
+
+def promise(journal: "Journal", promises: Mapping[CopyLog, int], now: Now) -> None:
+    """Remember, in one note for all of them, the epochs these copies will obey; durable with the next flush.
+
+    Nothing of a lower epoch may be taken from then on.
+    """
+    payload = b""
+    writer: DurableLog | None = None
+    for copy, epoch in promises.items():
+        if epoch > copy.promised:
+            copy.promised = epoch
+            writer = copy.log
+            payload += _PAIR.pack(writer.queue_id, epoch)
+    if writer is not None:
+        journal.add(writer, encode_note(records.PROMISE, 0, payload), flush=True, now=now)
+
+
+def encode_note(kind: int, flags: int, payload: bytes) -> bytes:
+    """A batch of no queue: something this node notes for itself."""
+    return records.encode_batch(0, 0, 0, 0, [(kind, flags, payload)])
+
+
+def note_payload(queue_id: int, value: int) -> bytes:
+    """What a note tells of one queue."""
+    return _PAIR.pack(queue_id, value)
+
+
+def decode_note(payload: bytes) -> list[tuple[int, int]]:
+    """(queue id, seq or epoch) that a note tells."""
+    return list(_PAIR.iter_unpack(payload))
+
+
+def _ignore(batch: bytes, first: int, count: int) -> None:
+    """Nobody sends it on yet."""
