@@ -120,7 +120,7 @@ def test_a_second_signal_stops_all_nodes_at_once(tmp_path: Path) -> None:
             client.handshake()
             up.signal(signal.SIGTERM)
             client.expect(0, methods.ConnectionClose)
-            up.signal(signal.SIGINT)
+            up.signal(signal.SIGTERM)
             assert up.wait() == 1
         assert "clients are cut off" in up.text
 

@@ -73,6 +73,13 @@ class Link:
         """Whether the peer can be talked to."""
         return self.is_up and not self.is_suspect
 
+    @property
+    def may_read(self) -> bool:
+        """Whether a stream that is behind could read now."""
+        return (
+            bool(self.readers) and self.is_up and not self.is_blocked and self.reads < limits.mirror_reads_max
+        )
+
     def clear(self) -> None:
         """The connection is gone, and all that was meant for it."""
         for kind in (self.hellos, self.stops, self.agains, self.reports, self.marks):
@@ -117,12 +124,7 @@ class Link:
 
     def pump(self) -> None:
         """Let streams that are behind read, as far as there is room."""
-        while (
-            self.readers
-            and not self.is_blocked
-            and self.reads < limits.mirror_reads_max
-            and self.waiting_bytes < limits.mirror_frame_bytes
-        ):
+        while self.may_read and self.waiting_bytes < limits.mirror_frame_bytes:
             self.readers.popleft().read()
 
     def send(self, outside: Outside, *, with_marks: bool) -> None:

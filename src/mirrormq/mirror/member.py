@@ -33,6 +33,7 @@ class Member:
         "is_matched",
         "reported",
         "source",
+        "tries",
         "view",
         "wants_copy",
         "window",
@@ -49,6 +50,7 @@ class Member:
         self.wants_copy = False
         """This log has parted from the master's below what it had taken for committed: a lossy promotion."""
         self.is_copying = False
+        self.tries = 0
         self.window = 0
         """Not 0: the source has none of the epochs that begin at or behind this seq."""
         self.source = ""
@@ -70,7 +72,9 @@ class Member:
         link = mirrors.link(source)
         link.stops.pop(copy.id, None)
         link.hellos[copy.id] = self.hello()
-        mirrors.unanswered[copy] = mirrors.mono + limits.mirror_answer_us
+        # Longer each time: on a slow link an answer may be on its way, and a new hello would undo it.
+        mirrors.unanswered[copy] = mirrors.mono + (limits.mirror_answer_us << min(self.tries, 5))
+        self.tries += 1
         self.reported = None
         mirrors.dirty_members.add(copy)
 

@@ -51,7 +51,7 @@ class Mirrors:
         """Of these, those to be looked at in this pass."""
         self.to_touch: set[Copy] = set()
         self.unanswered: dict[Copy, int] = {}
-        """Hellos without an answer, and until when to wait for it; in that order."""
+        """Hellos without an answer, and until when to wait for it."""
         self.throttled: list[Stream] = []
         self.asked: list[Stream] = []
         """Streams that have to begin anew."""
@@ -250,11 +250,7 @@ class Mirrors:
     @property
     def has_more(self) -> bool:
         """Whether another pass is wanted soon: something was left for it."""
-        return bool(
-            self._changes
-            or self.asked
-            or any(link.is_up and link.readers and not link.is_blocked for link in self._links.values())
-        )
+        return bool(self._changes or self.asked or any(link.may_read for link in self._links.values()))
 
     def end_pass(self, now: Now, *, is_tick: bool = False) -> None:
         """Count, report and send."""
@@ -280,11 +276,7 @@ class Mirrors:
     def tick(self, now: Now) -> None:
         """Time has passed: at least every `mirror_tick_us`."""
         self.mono = max(self.mono, now.mono)
-        late = []
-        for copy, until in self.unanswered.items():
-            if until > self.mono:
-                break
-            late.append(copy)
+        late = [copy for copy, until in self.unanswered.items() if until <= self.mono]
         for copy in late:
             if copy.member is not None:
                 # The neighbour cannot answer: it is not matched itself, or behind. The master always can.

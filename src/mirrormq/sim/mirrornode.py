@@ -225,7 +225,7 @@ class MirrorNode:
         self.homes: dict[int, Home] = {}
         self.proposals: list[tuple[Change, Callable[[bool], None]]] = []
         self.flush_us = 2_000
-        self.is_dirty = False
+        self.is_waking = False
 
     @property
     def now(self) -> Now:

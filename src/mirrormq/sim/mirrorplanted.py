@@ -336,6 +336,6 @@ PLANTED: dict[str, type[MirrorWorld]] = {
     "own-flush-ignored": IgnoresOwnFlush,
     "incomplete-admitted": AdmitsIncomplete,
     "behind-admitted": AdmitsBehind,
-    "no-horizon": DeliversAboveHorizon,
+    "delivered-before-received": DeliversBeforeReceived,
     "proposed-ignored": IgnoresProposed,
 }

@@ -357,8 +357,13 @@ class MirrorWorld:
         self._soon.discard(node.name)
         if node.is_running:
             node.end_pass()
-            if node.mirrors is not None and node.mirrors.has_more:
-                self.at(self.now + 1 * MS, partial(self.soon, node))
+            if node.mirrors is not None and node.mirrors.has_more and not node.is_waking:
+                node.is_waking = True
+                self.at(self.now + 1 * MS, partial(self._wake, node))
+
+    def _wake(self, node: MirrorNode) -> None:
+        node.is_waking = False
+        self.soon(node)
 
     def flush(self, node: MirrorNode, log: MemoryCopyLog) -> None:
         """A flush has begun."""
