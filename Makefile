@@ -1,5 +1,5 @@
 # One target per task; each is also a command a person can type.
-.PHONY: kill cluster-kill cluster campaign campaign-raft campaign-cluster setup build run test quick lint types fmt unit tidy fuzz bench clean
+.PHONY: kill cluster-kill mirror-kill spark-kill cluster campaign campaign-raft campaign-cluster campaign-mirror ha-campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
 
 setup:
 	bash -c '. tools/setup.sh && prepare dev'
@@ -35,12 +35,29 @@ cluster-kill: setup
 	.venv/bin/python -m tests.cluster.killrun --nodes 3 --rounds 20
 	.venv/bin/python -m tests.cluster.killrun --nodes 5 --rounds 20
 
+mirror-kill: setup
+	.venv/bin/python -m tests.cluster.mirrorrun --nodes 3 --faults 70
+	.venv/bin/python -m tests.cluster.mirrorrun --nodes 5 --faults 50
+
+spark-kill: setup
+	bash -c '. tools/setup.sh && prepare_spark'
+	.venv/bin/pytest -m slow tests/spark
+
 campaign: setup
 	.venv/bin/python -m mirrormq.sim log --seconds 3600
 
 campaign-raft: setup
 	.venv/bin/python -m mirrormq.sim raft --seconds 3600
 	.venv/bin/python -m mirrormq.sim meta --seconds 600
+
+campaign-mirror: setup
+	.venv/bin/python -m mirrormq.sim mirror --seconds 3600
+
+# Many seeds of whole nodes with mirrored queues, on all cores: FIRST=1 SEEDS=10000
+FIRST ?= 1
+SEEDS ?= 10000
+ha-campaign: setup
+	.venv/bin/python -m mirrormq.sim ha --seeds $(FIRST)-$$(($(FIRST) + $(SEEDS) - 1)) --jobs $$(nproc)
 
 campaign-cluster: setup
 	.venv/bin/python -m mirrormq.sim cluster --seconds 3600

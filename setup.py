@@ -1,4 +1,4 @@
-"""Build the compiled parts: one extension module per .pyx of src/mirrormq/kernel and src/mirrormq/runtime.
+"""Build the compiled parts: one extension module per .pyx of the packages kernel, runtime and spark.
 
 Everything else about the package stands in pyproject.toml. Environment switches:
 MIRRORMQ_SANITIZE=address   build for AddressSanitizer (debug symbols, light optimisation)
@@ -60,7 +60,7 @@ def extensions() -> list[Extension]:
             extra_compile_args=compile_args,
             extra_link_args=link_args,
         )
-        for package in ("kernel", "runtime")
+        for package in ("kernel", "runtime", "spark")
         for source in sorted(Path("src").glob(f"mirrormq/{package}/*.pyx"))
     ]
 

@@ -1,6 +1,7 @@
 """Write the requirements of pyproject.toml to standard output, one per line.
 
-`run`: build requirements and dependencies. `dev`: those and the group `dev`. Older pips know no
+`run`: build requirements and dependencies. `dev`: those and the group `dev`. `spark`: the extra of that
+name. Older pips know no
 dependency groups, so the set-up reads them here and hands pip a plain list.
 """
 
@@ -20,8 +21,11 @@ def group(groups: dict[str, list[str | dict[str, str]]], name: str) -> list[str]
 
 
 def main(kind: str) -> None:
-    """Write the list for `kind`, `run` or `dev`."""
+    """Write the list for `kind`: `run`, `dev` or `spark`."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    if kind == "spark":
+        sys.stdout.write("\n".join(project["project"]["optional-dependencies"]["spark"]) + "\n")
+        return
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     if kind == "dev":
         wanted += group(project["dependency-groups"], "dev")

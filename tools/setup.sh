@@ -2,7 +2,8 @@
 # Sourced by ./run and ./test: makes .venv usable, or says in one sentence what is missing and how to get it.
 #   prepare run    the broker and what it needs
 #   prepare dev    that and the tools of the tests
-# Both do nothing but compare check sums when the sources have not changed since the last time.
+#   prepare_spark  Spark, which is large: only for what needs it
+# All do nothing but compare check sums when the sources have not changed since the last time.
 
 VENV=.venv
 say() { printf '%s\n' "$*" >&2; }
@@ -19,6 +20,10 @@ prepare() {
     ensure_venv
     ensure_packages "$kind"
     ensure_kernel
+    if [ -n "${PYTHONDONTWRITEBYTECODE:-}" ]; then
+        # Every start of a node would compile every module: half of its time.
+        "$VENV/bin/python" -m compileall -q src tests >/dev/null 2>&1 || true
+    fi
     exec 9>&-
 }
 
@@ -58,8 +63,18 @@ package_sum() {
     { cat pyproject.toml setup.py; "$VENV/bin/python" --version; pwd; } | cksum
 }
 
+prepare_spark() {
+    local sum
+    sum=$("$VENV/bin/python" tools/requirements.py spark | cksum)
+    if is_current "$VENV/.mirrormq-spark" "$sum"; then return; fi
+    say "Installing Spark into $VENV (about 900 MB on disk) ..."
+    "$VENV/bin/python" tools/requirements.py spark >build/requirements-spark.txt || return 1
+    "$VENV/bin/python" -m pip install -qq --disable-pip-version-check -r build/requirements-spark.txt || return 1
+    printf '%s' "$sum" >"$VENV/.mirrormq-spark"
+}
+
 kernel_sum() {
-    { find src/mirrormq/kernel -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) | LC_ALL=C sort | xargs cat
+    { find src -type f \( -name '*.pyx' -o -name '*.pxd' -o -name '*.h' \) | LC_ALL=C sort | xargs cat
       cat setup.py; "$VENV/bin/python" --version; } | cksum
 }
 
@@ -100,7 +115,7 @@ ensure_kernel() {
 has_modules() {
     local source suffix
     suffix=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"))')
-    for source in src/mirrormq/kernel/*.pyx; do
+    for source in src/mirrormq/*/*.pyx; do
         [ ! -e "$source" ] || [ -e "${source%.pyx}$suffix" ] || return 1
     done
 }

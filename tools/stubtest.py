@@ -1,4 +1,4 @@
-"""Check every kernel/*.pyi and runtime/*.pyi against the built module with mypy's stubtest.
+"""Check every .pyi of kernel, runtime and spark against the built module with mypy's stubtest.
 
 Cython functions carry less information than Python ones, so what stubtest cannot see in compiled code
 (names of positional parameters of C methods, generated members) is allowed by the list below.
@@ -25,7 +25,7 @@ ALLOWED = r"""
 
 def main() -> int:
     """Return stubtest's exit code."""
-    folders = [Path("src/mirrormq", package) for package in ("kernel", "runtime")]
+    folders = [Path("src/mirrormq", package) for package in ("kernel", "runtime", "spark")]
     stubs = [stub for folder in folders for stub in sorted(folder.glob("*.pyi"))]
     if not stubs:
         return 0

@@ -1,7 +1,8 @@
 """Entry of the command `mirrormq`: hands over to the part that was asked for and imports nothing else.
 
-`serve` is the node; `up` runs several of them; `ctl` administers nodes; `restore` makes a data folder of a
-backup. The node process never imports what only the command line needs.
+`serve` is the node; `up` runs several of them, and `demo` shows what for; `ctl` administers nodes; `pipeline`
+runs Spark jobs on their queues; `restore` makes a data folder of a backup. The node process never imports
+what only the command line needs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 USAGE = """\
 usage: mirrormq serve [options]     run a node (mirrormq serve --help)
        mirrormq up [--nodes N]      run a cluster on this machine (mirrormq up --help)
+       mirrormq demo                a guided tour: three nodes, a killed master, nothing lost
        mirrormq ctl COMMAND ...     administer a node (mirrormq ctl help)
+       mirrormq pipeline JOB ...    run a Spark job on queues (mirrormq pipeline help)
        mirrormq restore FROM ...    make a data folder of a backup (mirrormq restore --help)
        mirrormq --version
 """
@@ -36,12 +39,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mirrormq.runtime.up import up
 
         return up(words[1:])
+    if command == "demo":
+        from mirrormq.runtime.demo import demo
+
+        return demo(words[1:])
     if command == "restore":
         from mirrormq.runtime.restore import restore
 
         return restore(words[1:])
     if command == "ctl":
         return main_ctl(words[1:])
+    if command == "pipeline":
+        from mirrormq.spark.jobs.cli import pipeline
+
+        return pipeline(words[1:])
     if command in {"--version", "version"}:
         sys.stdout.write(f"mirrormq {mirrormq.__version__}\n")
         return 0

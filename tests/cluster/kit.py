@@ -52,14 +52,20 @@ class Line(NamedTuple):
         return found[1].strip('"') if found else ""
 
 
-def until(condition: Callable[[], Found], what: str, seconds: float = DEADLINE_S) -> Found:
-    """Poll until `condition` gives something true, and return that."""
+def until(
+    condition: Callable[[], Found | None], what: str | Callable[[], str], seconds: float = DEADLINE_S
+) -> Found:
+    """Poll until `condition` gives something true, and return that; `what` was waited for."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        assert time.monotonic() < deadline, _late(what, seconds)
         pause.wait(POLL_S)
     return found
+
+
+def _late(what: str | Callable[[], str], seconds: float) -> str:
+    return f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
 
 
 class Node:
@@ -71,6 +77,10 @@ class Node:
         self.host = host
         self.folder = folder
         self.settings = list(settings)
+        self.enter: list[str] = []
+        """Words before the command: how to enter the world in which its folder is."""
+        self.view = folder
+        """Its folder as this process sees it."""
         self.lines: list[Line] = []
         """Everything it has logged, over all starts."""
         self.popen: subprocess.Popen[bytes] | None = None
@@ -98,7 +108,7 @@ class Node:
         """Start the process; returns at once."""
         assert not self.is_running, self
         self.folder.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-P", "-m", "mirrormq", "serve", "--node-name", self.name]
+        words = [*self.enter, sys.executable, "-P", "-m", "mirrormq", "serve", "--node-name", self.name]
         words += ["--data", str(self.folder), "--listen", f"{self.host}:{AMQP}", "--stop-on-eof"]
         own = (f"management.tcp.ip={self.host}", f"management.tcp.port={ADMIN}")
         for setting in (*own, f"cluster_listen={self.host}:{CLUSTER}", *SETTINGS, *self.settings):
@@ -196,7 +206,7 @@ class Node:
     # What it answers.
 
     def _client(self) -> AdminClient:
-        key = (self.folder / "node.key").read_text().strip()
+        key = (self.view / "node.key").read_text().strip()
         return AdminClient(f"http://{self.host}:{ADMIN}", key=key, timeout=DEADLINE_S)
 
     def ctl(self, command: str, **arguments: Any) -> Any:

@@ -93,7 +93,7 @@ def deliver(ends: Ends, rng: random.Random, bodies: list[bytes]) -> None:
     ends.inlet.set_consumers([[ConsumerCore(ends.near, b"t", False, 0)]])
     assert ends.inlet.deliver(0, 0) == seen
     ends.near.nack(rng.randrange(seen + 2), True, rng.random() < 0.5)
-    back = sum(last - first + 1 for first, last in forward.take_returned(ends.inlet))
+    back = sum(last - first + 1 for first, last in forward.take_returned(ends.inlet)[0])
     settled = sum(last - first + 1 for first, last, _ in ends.inlet.take_settled())
     assert back + settled + ends.near.unacked == seen
     for _ in range(5):

@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 from tests.fuzz import build
 
-TARGETS = ("reader", "message", "queue", "outbuffer", "topic", "forward")
+TARGETS = ("reader", "message", "queue", "outbuffer", "topic", "forward", "rows")
 SLICE_S = 5.0
 HANG_S = 30.0
 UNLIMITED = 1 << 62

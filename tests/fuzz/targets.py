@@ -23,6 +23,7 @@ from mirrormq.wire.properties import decode_properties
 from tests.fuzz import grammar
 from tests.fuzz.forwardmodel import forward_case
 from tests.fuzz.queuemodel import queue_case
+from tests.fuzz.rowsmodel import rows_case
 
 FRAME_MAX = 4096
 MAX_MESSAGE = 10_000
@@ -241,4 +242,5 @@ TARGETS: dict[str, Callable[[random.Random], None]] = {
     "outbuffer": outbuffer_case,
     "topic": topic_case,
     "forward": forward_case,
+    "rows": rows_case,
 }

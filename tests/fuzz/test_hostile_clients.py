@@ -19,6 +19,7 @@ import pytest
 from pamqp import commands, frame, header
 from pamqp.exceptions import PAMQPException
 
+from mirrormq.wire import bulk
 from tests.interop.brokers import Broker
 from tests.interop.rawclient import PROTOCOL_HEADER, Closed, RawClient, raw_frame
 from tests.interop.waiting import until
@@ -230,6 +231,29 @@ def test_random_bytes_after_the_handshake_hurt_only_their_sender(
     for _ in range(25):
         client = connect(victim)
         push(client, rng.randbytes(rng.randrange(1, 5000)))
+        bystander.works()
+
+
+def test_mutated_calls_of_the_bulk_protocol_hurt_only_their_sender(
+    victim: Broker, bystander: Bystander
+) -> None:
+    rng = random.Random(SEED)
+    login = {"op": "login", "user": "guest", "password": "guest", "vhost": "/"}
+    calls = [
+        login,
+        {"op": "queues", "pattern": ".*"},
+        {"op": "read", "queue": "q", "id": "", "start": 1, "end": 2},
+    ]
+    plain = bulk.HEADER + b"".join(bulk.encode(bulk.CALL, at, call) for at, call in enumerate(calls))
+    for _ in range(40):
+        data = bytearray(plain)
+        for _ in range(rng.randrange(6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        data += rng.randbytes(rng.randrange(100))
+        with socket.create_connection((victim.host, victim.port), 10) as client, contextlib.suppress(OSError):
+            client.sendall(data)
+            client.settimeout(0.05)
+            client.recv(65536)
         bystander.works()
 
 

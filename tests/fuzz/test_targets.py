@@ -8,7 +8,15 @@ import pytest
 
 from tests.fuzz import grammar, targets
 
-CASES = {"reader": 1500, "message": 3000, "queue": 400, "outbuffer": 300, "topic": 1500, "forward": 800}
+CASES = {
+    "reader": 1500,
+    "message": 3000,
+    "queue": 400,
+    "outbuffer": 300,
+    "topic": 1500,
+    "forward": 800,
+    "rows": 800,
+}
 
 
 @pytest.mark.parametrize("name", list(targets.TARGETS))

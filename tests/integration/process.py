@@ -17,7 +17,9 @@ from urllib.parse import urlsplit
 import pika
 
 SERVE = [sys.executable, "-m", "mirrormq", "serve"]
-STOP_SECONDS = 20
+STOP_SECONDS = 60
+QUIET = ("--set", "events=off", "--set", "samples=off")
+"""For tests that look at every record there is: the node adds none of its own."""
 
 
 @dataclass

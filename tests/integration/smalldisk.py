@@ -25,7 +25,8 @@ class SmallDisk:
         self.folder = folder
         self.inside = Path(f"/proc/{holder}/root{folder}/data")
         """The disk as this process sees it."""
-        self._enter = ["nsenter", "-t", str(holder), "-m", *user, "--", *SERVE]
+        self.enter = ["nsenter", "-t", str(holder), "-m", *user, "--"]
+        """Words before a command that is to see the disk."""
         self._ballast = self.inside / "ballast"
 
     @property
@@ -49,7 +50,7 @@ class SmallDisk:
 
     def node(self, *options: str) -> contextlib.AbstractContextManager[Process]:
         """A node with its data on this disk, and its log lines elsewhere."""
-        return running(self.folder, "--no-admin", *options, command=self._enter)
+        return running(self.folder, "--no-admin", *options, command=[*self.enter, *SERVE])
 
 
 @contextlib.contextmanager

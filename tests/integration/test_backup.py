@@ -15,7 +15,7 @@ import pytest
 from mirrormq.wire import methods
 from tests.integration import killrun
 from tests.integration.killrun import CHANNEL, Promises
-from tests.integration.process import Process, running
+from tests.integration.process import QUIET, Process, running
 from tests.support.raw import Closed, connect
 
 MESSAGES_BEFORE = 2_000
@@ -86,7 +86,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A backup made under load, and what was confirmed before it."""
     folder = tmp_path_factory.mktemp("original")
     target = tmp_path_factory.mktemp("copies") / "backup"
-    with running(folder) as node:
+    with running(folder, *QUIET) as node:
         publisher = Publisher(node)
         before = publisher.confirmed()
         result = ctl(folder / "data", "backup", str(target))

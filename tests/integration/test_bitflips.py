@@ -16,7 +16,7 @@ import pytest
 from mirrormq.kernel import records
 from mirrormq.log import checkpoint, journal, segments
 from mirrormq.wire import methods
-from tests.integration.process import Process, failing, running, sentence
+from tests.integration.process import QUIET, Process, failing, running, sentence
 from tests.integration.test_disk_full import CHANNEL, Publisher, depth, drain, opened
 
 QUEUES = ("first", "second")
@@ -38,7 +38,7 @@ class Image(NamedTuple):
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     folder = tmp_path_factory.mktemp("image")
     data = folder / "data"
-    with running(folder, "--no-admin") as node:
+    with running(folder, "--no-admin", *QUIET) as node:
         publishers = [Publisher(node.port, name) for name in QUEUES]
         client = opened(node.port)
         for number in range(50):
@@ -119,7 +119,7 @@ def damaged_queue(node: Process, image: Image) -> str:
 
 def check_contained(copy: Copy, image: Image, named: str) -> None:
     """One queue is refused, told in the log with file and cure, and can be deleted; the other is whole."""
-    with running(copy.folder, "--no-admin") as node:
+    with running(copy.folder, "--no-admin", *QUIET) as node:
         lost = damaged_queue(node, image)
         lines = [line for line in node.log.splitlines() if "is damaged and no longer served" in line]
         assert len(lines) == 1, node.log
@@ -138,7 +138,7 @@ def check_contained(copy: Copy, image: Image, named: str) -> None:
 
 def check_whole(copy: Copy, image: Image, said: str) -> None:
     """Nothing is lost, and the log tells what was found."""
-    with running(copy.folder, "--no-admin") as node:
+    with running(copy.folder, "--no-admin", *QUIET) as node:
         assert said in node.log
         for name in QUEUES:
             assert depth(node.port, name) == image.count

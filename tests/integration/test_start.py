@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shlex
 import socket
@@ -19,17 +18,6 @@ from mirrormq.client.admin import AdminClient
 from mirrormq.wire import methods
 from tests.integration.process import failing, running, sentence
 from tests.support.raw import Closed, connect
-
-
-def test_a_second_start_accepts_amqp_after_less_than_a_second_of_cpu(tmp_path: Path) -> None:
-    """On a quiet machine that is also the time it takes; docs/benchmarks.md has it."""
-    with running(tmp_path):
-        pass
-    with running(tmp_path) as node, connect("127.0.0.1", node.port) as client:
-        client.handshake()
-        fields = Path(f"/proc/{node.pid}/stat").read_text().rpartition(")")[2].split()
-    user, system = int(fields[11]), int(fields[12])
-    assert (user + system) / os.sysconf("SC_CLK_TCK") <= 1.0
 
 
 def test_an_idle_node_needs_less_than_80_megabytes(tmp_path: Path) -> None:

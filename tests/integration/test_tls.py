@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from mirrormq.client.bulk import BulkClient, Target
 from mirrormq.wire import methods
 from mirrormq.wire.properties import Properties
 from tests.integration.process import Process, failing, running, sentence
 from tests.integration.test_hygiene import wait_for_line
 from tests.interop.certificates import Authority, Pair
+from tests.support.bulkkit import bodies
 from tests.support.raw import Closed, RawClient, connect
 
 
@@ -86,6 +88,34 @@ def test_a_client_logs_in_over_tls(tmp_path: Path, authority: Authority, served:
             client.close_cleanly()
         with connect("127.0.0.1", node.port) as client:
             client.handshake()
+
+
+def test_records_are_read_in_bulk_over_tls_by_a_user_its_certificate_names(
+    tmp_path: Path, authority: Authority, served: Pair, definitions: str
+) -> None:
+    options = tls_options(served, authority, definitions, "ssl_options.verify=verify_peer")
+    pair = authority.issue("app one", server=False)
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.load_cert_chain(pair.certificate, pair.key)
+    context.check_hostname = False
+    bodies_sent = [b"%d" % number * 5_000 for number in range(200)]
+    with running(tmp_path, *options) as node:
+        with dial(node, authority, pair) as client:
+            client.handshake(mechanism="EXTERNAL")
+            client.open_channel(1)
+            client.call(1, methods.ConfirmSelect(), methods.ConfirmSelectOk)
+            client.call(1, methods.QueueDeclare(queue="q", durable=True), methods.QueueDeclareOk)
+            for body in bodies_sent:
+                persistent = Properties(delivery_mode=2)
+                client.publish(1, methods.BasicPublish(routing_key="q"), body, persistent)
+            while client.expect(1, methods.BasicAck).delivery_tag < len(bodies_sent):
+                pass
+        target = Target([("127.0.0.1", tls_port(node))], password=None, tls=context)
+        with BulkClient(target) as reader:
+            (facts,) = reader.call("queues", queue="q")["queues"]
+            assert facts["members"][0]["address"] == f"127.0.0.1:{tls_port(node)}"
+            data = b"".join(reader.read(queue="q", id=facts["id"], start=1, end=facts["next"], live=True))
+    assert bodies(data) == bodies_sent
 
 
 def test_plain_bytes_on_the_tls_port_disturb_nobody(

@@ -2,7 +2,8 @@
 
 A test sees only `Broker`: addresses, credentials and the admin API. Both brokers read the same
 `rabbitmq.conf` lines, so a test that needs a setting gives it once (`launch`). RabbitMQ takes seconds to
-start: INTEROP_RABBITMQ=host:amqp-port:http-port names one that already runs.
+start: INTEROP_RABBITMQ=host:amqp-port:http-port names one that already runs. With INTEROP_BROKER=mirrored the
+broker that most tests share is one of three nodes on which all queues are mirrored, with masters anywhere.
 """
 
 from __future__ import annotations
@@ -144,8 +145,28 @@ def shared() -> Iterator[Broker]:
         host, port, http_port = named.split(":")
         yield Broker("rabbitmq", host, int(port), int(http_port))
         return
-    with launch() as broker:
+    with _mirrored() if kind() == "mirrored" else launch() as broker:
         yield broker
+
+
+def mirror_all(broker: Broker, vhost: str) -> None:
+    """Let all queues of a vhost be mirrored, if the run is about that."""
+    if broker.kind == "mirrored":
+        definition = {"ha-mode": "all"}
+        body = {"pattern": ".*", "definition": definition, "apply-to": "queues", "priority": -1}
+        broker.admin.put("policies", vhost, "mirrored", body=body)
+
+
+@contextlib.contextmanager
+def _mirrored() -> Iterator[Broker]:
+    from mirrormq.testing.cluster import cluster
+
+    with cluster(3, ["queue_master_locator = random"], admin=True) as nodes:
+        node = nodes.nodes[1]
+        address = urlsplit(node.admin_url or "")
+        broker = Broker("mirrored", node.host, node.port, int(address.port or 0), node.pid)
+        yield broker
+        broker.admin.close()
 
 
 @contextlib.contextmanager

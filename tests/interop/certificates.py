@@ -24,10 +24,11 @@ class Pair:
 class Authority:
     """Issues certificates that live for a day into a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "interop test authority") -> None:
+        """Who trusts several authorities tells them apart by their names."""
         self.folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("interop test authority")
+        self._name = _name(name)
         self.certificate = folder / "ca.pem"
         built = self._builder(self._name, self._key).add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True

@@ -35,6 +35,7 @@ def fresh_vhost(server: Broker) -> Iterator[Broker]:
     vhost = f"interop-{os.getpid()}-{next(_numbers)}"
     server.admin.add_vhost(vhost)
     server.admin.permit("guest", vhost)
+    brokers.mirror_all(server, vhost)
     yield server.within(vhost)
     server.admin.delete_vhost(vhost)
 

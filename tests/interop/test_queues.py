@@ -18,9 +18,10 @@ def exists(clients: Any, name: str) -> bool:
     try:
         probe.queue_declare(name, passive=True)
     except ChannelClosedByBroker as closed:
-        if closed.reply_code != 404:
+        if closed.reply_code not in (404, 405):
             raise
-        return False
+        # 405: another connection's, which is closing.
+        return closed.reply_code == 405
     finally:
         if probe.connection.is_open:
             probe.connection.close()

@@ -8,11 +8,18 @@ import pytest
 
 from mirrormq.mirror.ports import Options
 from mirrormq.sim import mirrorplanted as planted
-from mirrormq.sim.mirrorworld import SECOND, MirrorWorld
+from mirrormq.sim.mirrornode import MirrorNode
+from mirrormq.sim.mirrorworld import MS, SECOND, MirrorWorld
 from mirrormq.sim.model import Violation
-from tests.support.mirrorkit import Stage, World, bound, compact_all
+from tests.support.mirrorkit import Stage, World, bound, compact_all, use_logs
 
 Schedule = Callable[[World], None]
+
+
+@pytest.fixture(params=["disk", "memory"], autouse=True)
+def _logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both with the shipped logs, which empty their files often, and with their stand-ins in memory."""
+    use_logs(monkeypatch, is_on_disk=request.param == "disk")
 
 
 def late_flow_of_an_old_epoch(world: World) -> None:
@@ -118,7 +125,7 @@ def member_that_is_being_admitted(world: World) -> None:
 
 def learner_admitted_by_a_new_master(world: World) -> None:
     """F8a: a new master does not know yet how much its predecessor had committed."""
-    with bound(mirror_read_bytes=1, mirror_frame_bytes=1):
+    with bound(mirror_read_bytes=1, mirror_frame_bytes=1, journal_file_bytes=1 << 20):
         stage = Stage(world)
         stage.cut("n1>n3", "n2>n3")
         stage.remove("n3")
@@ -196,6 +203,29 @@ def restarted_member_beside_an_unchanged_one(world: World) -> None:
     stage.end()
 
 
+def transient_message_flushed_by_all_and_dropped(world: World) -> None:
+    """F11: a master without a lease hears that a message is flushed everywhere, which its successor, a
+    restarted member, drops all the same.
+    """
+    stage = Stage(world, members=2)
+    mirrors = stage.world.nodes["n2"]
+    stage.world.crash("n2")
+    stage.world.start("n2")
+    stage.until(lambda: is_matched(mirrors))
+    stage.cut("n2>n1")
+    stage.world.storeless.add("n1")
+    stage.send("n1", persistent=False)
+    stage.until(lambda: stage.view.master == "n2")
+    stage.mend("n2>n1")
+    stage.run(100)
+    stage.end()
+
+
+def is_matched(node: MirrorNode) -> bool:
+    copy = node.mirrors.copies.get(1) if node.mirrors is not None else None
+    return copy is not None and copy.member is not None and copy.member.is_matched
+
+
 def all_members_restart_one_after_the_other(world: World) -> None:
     """Ruling 12: the last member may be gone for good while the others hold everything."""
     stage = Stage(world, size=4, members=2)
@@ -264,10 +294,14 @@ def learner_that_catches_up_slowly(world: World) -> None:
         for _ in range(40):
             stage.publish("n1")
         compact_all(stage)
+        # The log behind the copy has to last until the copy is flushed.
+        stage.world.nodes["n3"].flush_us = 600 * MS
         stage.learn("n3")
-        for _ in range(60):
+        for turn in range(60):
             if stage.is_member("n3"):
                 break
+            # Now and then: a record of a removal is left out where nothing holds it.
+            stage.world.clients.consumes = turn % 10 == 1
             stage.send("n1")
             stage.run(100)
             compact_all(stage)
@@ -275,6 +309,73 @@ def learner_that_catches_up_slowly(world: World) -> None:
             raise Violation("no progress: the learner never catches up")
         stage.end()
 
+
+def copy_that_is_not_flushed(world: World) -> None:
+    """The last record of a full copy has come, and its node loses power before a checkpoint says so."""
+    stage = Stage(world, members=2)
+    stage.world.wanted[1] = 3
+    for _ in range(30):
+        stage.publish("n1")
+    compact_all(stage)
+    stage.world.nodes["n3"].flush_us = 5 * SECOND
+    stage.learn("n3")
+    stage.run(2_000)
+    stage.world.crash("n3", lose_all=True)
+    stage.world.checker.members(stage.view)
+    stage.world.start("n3")
+    stage.end()
+
+
+def copy_without_old_records(world: World) -> None:
+    """A learner follows the log behind K0 and has no old records."""
+    stage = Stage(world, members=2, options=Options(is_manual=True))
+    stage.world.wanted[1] = 3
+    for _ in range(30):
+        stage.publish("n1")
+    compact_all(stage)
+    stage.learn("n3")
+    for _ in range(10):
+        stage.publish("n1")
+    stage.run(500)
+    stage.end()
+
+
+def flush_under_way_when_records_were_replaced(world: World) -> None:
+    """A mirror flushes what a deposed master wrote while the next master's records take its place."""
+    stage = Stage(world)
+    stage.cut("n2>n3", "n3>n2")
+    stage.world.reset("n2", "n3")
+    stage.run(60)
+    stage.cut("n1>n2")
+    slow = stage.world.nodes["n3"]
+    slow.flush_us = 2 * SECOND
+    slow.paused_since, slow.paused_until = stage.world.now, stage.world.now + 50 * MS
+    for _ in range(4):
+        stage.send("n1")
+    # All of it comes at once, so that one flush has all of it.
+    stage.run(30)
+    # Their publisher is gone, and nobody sends them again.
+    stage.world.nodes["n1"].homes[1].unconfirmed.clear()
+    stage.mend("n2>n3", "n3>n2")
+    stage.promote("n2")
+    stage.mend("n1>n2")
+    key = stage.begin("n2")
+    stage.until(lambda: stage.has_confirmed(key))
+    stage.world.crash("n3", lose_all=True)
+    stage.world.checker.members(stage.view)
+    stage.world.start("n3")
+    stage.end()
+
+
+DISK_RULES: dict[str, tuple[Schedule, World]] = {
+    "a full copy counts when it is flushed": (copy_that_is_not_flushed, planted.CopiesBeforeFlush),
+    "a flush counts for what was there when it began": (
+        flush_under_way_when_records_were_replaced,
+        planted.CountsOldFlushes,
+    ),
+    "a hollow copy does not count": (copy_without_old_records, planted.CountsHollowCopies),
+}
+"""Of the logs on disk."""
 
 RULES: dict[str, tuple[Schedule, World]] = {
     "F1 fence": (late_flow_of_an_old_epoch, planted.NoFence),
@@ -289,6 +390,7 @@ RULES: dict[str, tuple[Schedule, World]] = {
     "F10 own flush": (master_with_a_slow_disk, planted.IgnoresOwnFlush),
     "flushed is flushed": (member_with_a_slow_disk, planted.ReportsBeforeFlush),
     "F11 unchanged before restarted": (restarted_member_beside_an_unchanged_one, planted.PromotesRestarted),
+    "F11 lease": (transient_message_flushed_by_all_and_dropped, planted.ConfirmsTransientByFlush),
     "12 restarted members stay": (all_members_restart_one_after_the_other, planted.RemovesRestarted),
     "12 lives are guarded": (learner_of_a_life_that_is_over, planted.AdmitsAnyLife),
     "F12 horizon": (delivered_and_forgotten, planted.DeliversAboveHorizon),
@@ -308,5 +410,16 @@ def test_a_schedule_passes_with_its_rule(rule: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_the_same_schedule_breaks_a_promise_without_its_rule(rule: str) -> None:
     schedule, without = RULES[rule]
+    with pytest.raises(Violation):
+        schedule(without)
+
+
+@pytest.mark.parametrize("rule", DISK_RULES)
+def test_without_a_rule_of_the_logs_on_disk_a_promise_breaks(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule, without = DISK_RULES[rule]
+    use_logs(monkeypatch, is_on_disk=True)
+    schedule(MirrorWorld)
     with pytest.raises(Violation):
         schedule(without)

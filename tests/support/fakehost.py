@@ -216,6 +216,9 @@ class FakeHost:
         """Nothing is durable here."""
         return MemoryLog()
 
+    def fill(self, queue: Any) -> None:
+        pass
+
     def drop_log(self, record: records.Queue) -> None:
         """Nothing was kept."""
 

@@ -29,7 +29,7 @@ class Member(NodeKit):
         self.card: fx.Introduce | None = None
         self.is_open = False
         self.stopped = ""
-        super().__init__(disk)
+        super().__init__(disk, **group.settings)
 
     def make_node(self, settings: BrokerSettings, rng: SeededRng) -> Node:
         self.now = self.group.now
@@ -82,7 +82,8 @@ class Member(NodeKit):
 class Group:
     """Several nodes; none is there before `start`."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
         self.now = Now(1_000_000, 1_700_000_000_000_000)
         self.starts = 0
         self.members: dict[str, Member] = {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from mirrormq.base import limits
 from mirrormq.mirror.ports import Options
 from mirrormq.mirror.views import ADD_LEARNER, REMOVE, Change
-from mirrormq.sim.memorylog import Key
 from mirrormq.sim.mirrorstore import SimView
+from mirrormq.sim.mirrorstream import Key
 from mirrormq.sim.mirrorworld import MS, MirrorWorld
 
 World = type[MirrorWorld]
@@ -123,3 +125,17 @@ def compact_all(stage: Stage) -> None:
     for node in stage.world.nodes.values():
         if 1 in node.logs:
             node.logs[1].compact(node.logs[1].folded)
+
+
+def use_logs(monkeypatch: pytest.MonkeyPatch, *, is_on_disk: bool) -> None:
+    """Have the copies of a world on disks with small files, or in memory."""
+    monkeypatch.setattr(MirrorWorld, "is_on_disk", is_on_disk)
+    for name, value in {
+        "journal_file_bytes": 1_000,
+        "journal_files_max": 1,
+        "segment_bytes_min": 1_000,
+        "segment_dead_bytes_max": 500,
+        "place_bytes_min": 100,
+        "recent_bytes_max": 1_000,
+    }.items():
+        monkeypatch.setattr(limits, name, value)

@@ -2,7 +2,8 @@
 
 `RabbitMQ.start()` runs one node on free loopback ports with its own epmd, cookie, home and data in a
 temporary folder; `stop()` ends exactly the processes it started and removes the folder, so nothing is left
-behind and a RabbitMQ of the machine's owner is never touched. `installed()` says why it cannot run, if so.
+behind and a RabbitMQ of the machine's owner is never touched. `cluster()` runs several that know each other,
+by the epmd of the first. `installed()` says why it cannot run, if so.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 CTL_TIMEOUT_S = 60.0
+PORTS = 5
+"""Ports of a node."""
 READY_MARK = b"completed with"
 COOKIE = "MIRRORMQTESTS"
 
@@ -68,11 +71,24 @@ def free_ports(count: int) -> list[int]:
 class RabbitMQ:
     """One running node. Use `start()` or the `running()` context, not the constructor."""
 
-    def __init__(self, folder: Path, plugins: Sequence[str], config: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        plugins: Sequence[str],
+        config: Sequence[str],
+        *,
+        ports: Sequence[int] = (),
+        beside: RabbitMQ | None = None,
+    ) -> None:
+        """`beside`: the node by whose epmd this one is found."""
         self.folder = folder
         self.plugins = list(plugins)
         self.config = list(config)
-        self.port, self._dist_port, self._epmd_port, self._ctl_port, self.management_port = free_ports(5)
+        own = ports or free_ports(PORTS)
+        self.port, self.dist_port, self._epmd_port, self._ctl_port, self.management_port = own
+        self._beside = beside
+        if beside is not None:
+            self._epmd_port = beside._epmd_port
         self.host = "127.0.0.1"
         self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -100,10 +116,15 @@ class RabbitMQ:
             raise
         return node
 
-    def wait(self) -> None:
+    def wait(self, seconds: float = START_TIMEOUT_S) -> None:
         """Return when the node says it is up; RuntimeError with its words if it gives up."""
         assert self._server is not None
-        _wait_for_mark(self._server.stdout, time.monotonic() + START_TIMEOUT_S)
+        _wait_for_mark(self._server.stdout, time.monotonic() + seconds)
+
+    @property
+    def name(self) -> str:
+        """Its name among Erlang's nodes."""
+        return f"r{self.port}@localhost"
 
     @property
     def pid(self) -> int:
@@ -117,6 +138,14 @@ class RabbitMQ:
 
     def end(self, number: signal.Signals, timeout_s: float) -> None:
         """Send the signal, wait for the end, end what is left; `spawn` starts it again on its data."""
+        self.end_server(number, timeout_s)
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait()
+            self._epmd = None
+
+    def end_server(self, number: signal.Signals, timeout_s: float) -> None:
+        """As `end`, while epmd goes on for the others; `spawn_server` starts it again."""
         if self._server is not None:
             if number == signal.SIGKILL:
                 os.killpg(self._server.pid, signal.SIGKILL)
@@ -129,10 +158,6 @@ class RabbitMQ:
             if self._server.stdout is not None:
                 self._server.stdout.close()
             self._server = None
-        if self._epmd is not None:
-            self._epmd.kill()
-            self._epmd.wait()
-            self._epmd = None
 
     def ctl(self, *arguments: str) -> str:
         """rabbitmqctl on this node; its output, or RuntimeError with what it said."""
@@ -161,9 +186,9 @@ class RabbitMQ:
             "HOME": str(self.folder / "home"),
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"r{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_DIST_PORT": str(self.dist_port),
             "RABBITMQ_CTL_DIST_PORT_MIN": str(self._ctl_port),
             "RABBITMQ_CTL_DIST_PORT_MAX": str(self._ctl_port),
             "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
@@ -195,16 +220,22 @@ class RabbitMQ:
         (self.folder / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
 
     def spawn(self) -> None:
-        folder = binaries()
         epmd = shutil.which("epmd")
-        if folder is None or epmd is None:
+        if not installed() or epmd is None:
             raise RuntimeError("rabbitmq-server is not installed")
-        self._epmd = subprocess.Popen(
-            [epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        if self._beside is None:
+            self._epmd = subprocess.Popen(
+                [epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self.spawn_server()
+
+    def spawn_server(self) -> None:
+        """Start the node, whose epmd runs."""
+        folder = binaries()
+        assert folder is not None
         self._server = subprocess.Popen(
             [str(folder / "rabbitmq-server")],
             env=self._environment(),
@@ -235,3 +266,27 @@ def running(plugins: Sequence[str] = (), config: Sequence[str] = ()) -> Iterator
         yield node
     finally:
         node.stop()
+
+
+@contextlib.contextmanager
+def cluster(count: int, config: Sequence[str] = ()) -> Iterator[list[RabbitMQ]]:
+    """Nodes joined to the first of them, in folders of their own."""
+    nodes: list[RabbitMQ] = []
+    # At once for all: some of a node's ports are bound only now and then.
+    ports = free_ports(PORTS * count)
+    with contextlib.ExitStack() as stack:
+        for place in range(count):
+            folder = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
+            own = ports[PORTS * place : PORTS * (place + 1)]
+            node = RabbitMQ(folder, (), config, ports=own, beside=nodes[0] if place else None)
+            stack.callback(node.stop)
+            node.write_files()
+            node.spawn()
+            node.wait()
+            nodes.append(node)
+        for node in nodes[1:]:
+            node.ctl("stop_app")
+            node.ctl("reset")
+            node.ctl("join_cluster", nodes[0].name)
+            node.ctl("start_app")
+        yield nodes

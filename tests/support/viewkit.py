@@ -25,7 +25,7 @@ def learners(state: MetaState, name: str = "q") -> list[str]:
 
 def dead(state: MetaState, node: str, defaults: c.HaDefaults = "safe") -> Outcome:
     """A node is declared dead."""
-    return must(state, c.NodeDead(node, state.nodes[node].start, defaults))
+    return must(state, c.NodeDead(node, state.nodes[node].start, defaults, state.nodes[node].returns))
 
 
 def restarted(state: MetaState, node: str) -> Outcome:

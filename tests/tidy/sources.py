@@ -16,6 +16,8 @@ CLONE = Path(__file__).resolve().parents[2]
 
 LINE_MAX = 110
 FILE_MAX = 600
+ONE_TABLE = "base/limits.py"
+"""All limits stand in one file, however many there are."""
 FUNCTION_MAX = 60
 POSITIONAL_MAX = 5
 
@@ -96,7 +98,7 @@ def long_lines(source: Source) -> Iterator[str]:
 
 
 def long_file(source: Source) -> Iterator[str]:
-    if len(source.lines) > FILE_MAX:
+    if len(source.lines) > FILE_MAX and not source.path.endswith(ONE_TABLE):
         yield f"{source.path}: {len(source.lines)} lines"
 
 

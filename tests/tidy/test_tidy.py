@@ -12,7 +12,7 @@ import pytest
 from tests.tidy import sources
 from tests.tidy.sources import CLONE, Source, read
 
-PACKAGE = read("src/mirrormq/**/*.py")
+PACKAGE = read("src/mirrormq/**/*.py", "src/pyspark_mirrormq/*.py")
 NOT_RAFT = [source for source in PACKAGE if "/raft" not in source.path]
 """Raft keeps its own words: it has followers."""
 KERNEL = read("src/mirrormq/**/*.pyx", "src/mirrormq/**/*.pxd")

@@ -59,10 +59,8 @@ login_failures_per_user_max = 20
 
 login_failures_per_address_max = 60
 """Failed log-ins from one address, given back evenly over the window; a gateway may stand for many users."""
-
 login_failures_window_us = 60 * 1_000_000
 """Time in which a spent allowance of failures comes back."""
-
 login_failures_tracked_max = 10_000
 """Names and addresses whose failures are remembered."""
 
@@ -71,224 +69,170 @@ assert login_failures_per_user_max <= login_failures_per_address_max, "one user 
 # --- runtime ---
 read_buffer_bytes = 256 * 1024
 """Bytes taken from a socket at once; one buffer serves all connections: nothing refers to it afterwards."""
-
 client_output_bytes_high = 512 * 1024
 """Bytes waiting in one connection's transport above which nothing more is delivered to it."""
-
 client_output_bytes_low = 128 * 1024
 """Bytes waiting in the transport at which deliveries go on."""
 assert client_output_bytes_low < client_output_bytes_high
-
 close_linger_ms_max = 2_000
 """How long a closed connection is still read, so that its last frame is not lost to a reset."""
-
 proxy_header_bytes_max = 4_096
 """Largest PROXY header of version 2, its extensions included."""
-
 open_files_percent_max = 90
 """Part of the allowed descriptors above which new connections are refused."""
-
 open_data_files_max = 512
 """Data files kept open; beyond it the one not used for longest is closed, flushed first if it has to be."""
-
 open_data_files_percent_max = 4
 """The same as a part of the allowed descriptors, if that is less; some that are being closed come on top."""
 assert open_files_percent_max + 2 * open_data_files_percent_max < 100, "connections must leave room for files"
-
 disk_look_bytes = 8 * 1024 * 1024
 """Bytes written after which the free disk is looked at again, however little time has passed."""
-
 tick_us = 1_000_000
 """Longest time between two ticks of the node."""
 
 # --- connections ---
 handshake_frame_bytes_max = 4096
 """Largest frame before the client's tune-ok: every client can read and write frames of this size."""
-
 silence_us = 3_000_000
 """How long a client that failed the handshake, or sent broken frames, is kept waiting before its socket is
 closed.
 """
-
 close_wait_us = 30_000_000
 """How long to wait for the client to answer connection.close and close the socket."""
-
 message_bytes_ceiling = 512 * 1024 * 1024
 """Largest `max_message_size` that can be configured, as in RabbitMQ."""
 
 # --- queues and the pass ---
 publish_ahead_bytes = 4 * 1024 * 1024
 """Ready bytes of a queue with a willing consumer above which its publishers are parked (the default)."""
-
 output_stall_us = 1_000_000
 """A consumer whose socket has taken nothing for this long no longer holds publishers back."""
-
 entries_freed_per_pass = 8192
 """Entries of purged and deleted queues freed in one pass: about a millisecond."""
-
 sweep_entries = 16_384
 """Entries looked at in one turn for what expired behind a living head: a fraction of a millisecond."""
-
 sweep_pause_us = 1_000_000
 """Least time between two looks at the whole of a queue."""
-
 clock_jump_us = 5_000_000
 """A wall clock that gains more than this on the machine's own time between two ticks has been set."""
-
 clock_jump_hold_us = 60_000_000
 """How long messages still expire by the old clock after that: time to notice and set it back."""
-
 turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
 # --- administration ---
 import_slice_max = 50
 """Commands of a definition file applied before the import waits for the disk and lets others go on."""
-
 close_reason_bytes_max = 200
 """An administrator's reason for closing a connection; longer ones are cut, since a reply text has 255
 octets.
 """
 assert close_reason_bytes_max + 40 <= short_string_bytes_max
-
 http_slice_ms = 1
 """How long one answer is built before the loop gets its turn; half of what may hold the loop."""
-
 http_held_bytes_max = 256 * 1024
 """A longer list is sent while it is built."""
-
 http_sort_run = 512
 """Rows sorted at once; sorted runs are then merged in slices."""
-
 http_body_bytes_max = 64 * 1024 * 1024
 """Largest body of an admin request: a definition file of a large installation."""
-
 http_page_size = 100
 """Rows of a page, if the request does not say."""
-
 http_page_size_max = 500
 """Most rows of a page."""
 
 # --- queue log ---
 journal_file_bytes = 32 * 1024 * 1024
 """Size at which a journal file is followed by the next."""
-
 disk_reserve_bytes = 64 * 1024 * 1024
 """Space kept back for removals, checkpoints and definitions on a full disk (the default)."""
 assert disk_reserve_bytes >= 2 * journal_file_bytes, "a journal file must fit in twice: as it is and emptied"
-
 journal_files_max = 4
 """Journal files kept before the oldest is emptied into segments: recovery reads no more than about this."""
-
 recovery_slice_bytes = 512 * 1024
 """Bytes of a log file read at once at start: they stay in the processor's cache until they are dealt with."""
-
 removal_flush_us = 100_000
 """Longest time a removal waits for a flush."""
-
 place_bytes_min = 64 * 1024
 """Distance of two places in the index of a queue: how much is read to find one record."""
-
 horizon_chunk_min = 64
 horizon_chunk_max = 4096
 """Bounds of how far the delivery horizon runs ahead: what a crash may mark as redelivered without need."""
-
 queue_memory_bytes = 16 * 1024 * 1024
 """Bytes of ready messages a queue keeps in memory before the rest is left on disk."""
-
 lazy_memory_bytes = 1024 * 1024
 """The same for a lazy queue."""
-
 node_memory_bytes = 256 * 1024 * 1024
 """Bytes of ready messages all durable queues together keep in memory; beyond it each has only its share."""
-
 share_memory_bytes_min = 16 * 1024
 """Least share of a queue, however many there are."""
 assert share_memory_bytes_min < lazy_memory_bytes < queue_memory_bytes < node_memory_bytes
-
 window_entries = 4096
 """Entries of a spilled queue kept in memory at its head, and read back at once."""
-
 read_back_bytes = 1024 * 1024
 """Bytes read from disk at once for a queue whose head lies there."""
-
 recycle_slice_bytes = 1024 * 1024
 recycle_slice_batches = 200
 """Bytes, and about how many batches, of a file copied in one step: about a millisecond."""
-
 segment_bytes_min = 1024 * 1024
 segment_bytes_max = 64 * 1024 * 1024
 """Size of a queue's first segment, and of its largest."""
-
 dead_letter_backlog_max = 100_000
 dead_letter_backlog_bytes_max = 1024 * 1024 * 1024
 """Dead letters of one queue on their way to durable queues; beyond it what max-length drops is no longer
 waited for.
 """
-
 dead_letter_note_us = 60_000_000
 """Least time between two notes that a queue's dead letters are over that bound."""
-
 pace_messages = 500
 """Ready messages up to which confirms are never held for consumers."""
-
 pace_rate_min = 2_000
 """Messages per second that consumers must take for publishers to be paced by them."""
-
-pace_us_max = 20_000
-"""Longest time a confirm is held for consumers."""
-assert pace_us_max < 50_000, "RabbitMQ confirms in some 50 ms under load"
-
+pace_us_max = 100_000
+"""Longest time a confirm is held for consumers: a publisher with a thousand unconfirmed messages can be kept
+back to ten thousand per second.
+"""
+pace_publishers = 16
+"""Publishers of one queue that together can be kept back to what its consumers take: a confirm is held for no
+longer than consumers need for so many times what its publisher has not confirmed.
+"""
 pace_window_us = 50_000
 """Time over which the rate of consumers is measured."""
-
 segment_dead_bytes_max = 16 * 1024 * 1024
 """Bytes in dead segments at which they are given back without waiting for the journal to fill."""
-
 segment_live_part_min = 4
 """A segment of which less than one in so many messages is live is rewritten."""
-
 segment_rewrite_bytes_max = 64 * 1024 * 1024
 """Bytes of neighbouring segments rewritten at once; the journal is not emptied meanwhile."""
 assert segment_rewrite_bytes_max >= segment_bytes_max, "every segment must be rewritable"
-
 rewrite_look_publishes = 1_000_000
 """Messages of segments looked at in one search for mostly dead ones: about a millisecond at most."""
-
 rewrite_look_segments = 64
 """Segments of one queue looked at together."""
-
 index_mark_bytes = 4 * 1024 * 1024
 """Distance of what the checkpoint remembers of a segment's inside: how much is read to find a record there
 after a restart.
 """
-
 range_slice_bytes = 128 * 1024
 """Bytes read from disk at once for a reader of a range of records: about a millisecond if they are tiny."""
-
 cursors_max = 64
 """Cursors of one queue."""
-
 recent_bytes_max = 64 * 1024 * 1024
 """Bytes of the latest batches of all mirrored queues kept in memory for those who have to be sent them."""
-
 copy_mark_bytes = 1024 * 1024
 """Bytes of a mirrored queue after which its durable mark is noted in the journal: what is above the last note
 counts as uncertain after a restart.
 """
-
 copy_read_bytes = 1024 * 1024
 """Bytes of records read from disk at once to be sent to a mirror, one batch at least."""
-
+copy_hold_bytes_max = 1024 * 1024 * 1024
+"""Bytes of a queue's log kept for a mirror that catches up; beyond them it goes on with a newer state."""
 fold_rows_min = 1_000
 """Deaths and counts of a copy that are kept before it is looked which of them are over."""
-
 cursor_bytes_max = 1024 * 1024 * 1024
 """Bytes kept for a cursor alone before it is lost (the default of x-cursor-max-bytes)."""
-
 cursor_age_us = 7 * 24 * 3600 * 1_000_000
 """Time without its reader before a cursor is lost (the default of x-cursor-max-age)."""
-
 flush_files_max = 8
 """Segments flushed one by one; if there are more, the whole file system is flushed in one call."""
 
@@ -299,24 +243,18 @@ copy_slice_bytes = 1024 * 1024
 # --- peer links ---
 peer_handshake_us = 5_000_000
 """How long two nodes get to prove who they are to each other; TCP and TLS have as much before that."""
-
 peer_handshake_bytes_max = 1024
 """Largest message of that handshake: two names, two addresses and some fixed fields fit in easily."""
-
 peer_reason_bytes_max = 200
 """Longest sentence a peer may send with a refusal or a goodbye."""
 assert peer_reason_bytes_max + 16 <= peer_handshake_bytes_max
-
 peer_secret_chars_min = 16
 """Shortest secret of a cluster: who talks to a node once may try short ones at leisure."""
-
 peer_chunk_bytes = 64 * 1024
 """Largest payload of one frame between nodes: what a control frame may have to wait for above the socket."""
-
 peer_bulk_bytes_max = 544 * 1024 * 1024
 """Largest bulk payload, sent in chunks: a batch is never split, and one message may fill it."""
 assert peer_bulk_bytes_max >= message_bytes_ceiling + table_bytes_max, "every message must fit in one batch"
-
 peer_window_bytes = 2 * 1024 * 1024
 """Bulk bytes a node lets its peer send before it has taken the ones before: all that can stand in front of a
 control frame in sockets and on the wire. At 100 Mbit/s these take 0.17 s, less than an election needs.
@@ -387,6 +325,33 @@ assert forward_batch_bytes + message_bytes_ceiling + table_bytes_max <= peer_bul
 forward_window_bytes = 512 * 1024
 """Bytes of deliveries to one consumer of another node that may be under way or wait there for its client."""
 
+sink_turn_bytes = 256 * 1024
+"""Bytes of rows of sinks that one queue takes in one pass, and up to one block more."""
+
+sink_window_bytes = 2 * 1024 * 1024
+"""Bytes of rows of one sink that are under way to one queue."""
+
+sink_cache_bytes = 32 * 1024 * 1024
+"""Bytes of staged rows that a sink keeps in memory until they have arrived; the others are read back."""
+
+sink_copies = 3
+"""Nodes that have the staging queue of a sink, if there are so many."""
+
+sink_tx_timeout_us = 3600 * 1_000_000
+"""After this, by default, a staged transaction cannot be committed any more and is dropped."""
+
+sink_kept_ms = 30 * 24 * 3600 * 1000
+"""The state of a sink is kept so long after it was used last; no transaction waits longer."""
+
+sink_wait_us_max = 600 * 1_000_000
+"""How long the answer to a commit may wait for its rows to reach their queues."""
+
+sink_txs_max = 100_000
+"""Transactions in one batch: partitions of one query."""
+
+sink_retry_us = 500_000
+"""After this a sink looks again whether a queue can be reached for which it has rows."""
+
 forward_settles_kept = 32
 forward_spans_kept = 4096
 """Frames of settlements, and spans in them, after which a home node hears that it need not keep them."""
@@ -400,6 +365,19 @@ publish_timeout_us = 30_000_000
 link_grace_us = 5_000_000
 """How long consumers are kept on both sides while the link between their node and their queue's is broken."""
 assert link_grace_us < publish_timeout_us
+
+failover_grace_us = 10_000_000
+"""How long consumers and requests wait for a new master of a mirrored queue, and it for other nodes."""
+assert link_grace_us < failover_grace_us < publish_timeout_us
+
+failover_wait_us = 2_000_000
+"""How long a new request waits while a mirrored queue has no master."""
+
+forward_inherited_max = 1 << 24
+"""Deliveries that one channel of another node may hold when its queue gets a new master."""
+
+forward_epochs_max = 256
+"""Epochs of a queue's log that home nodes hear of; what is older comes again when the master changes."""
 
 # --- news between nodes ---
 news_period_us = 1_000_000
@@ -456,7 +434,9 @@ inquiry_ids_max = 2_000
 
 inquiry_text_bytes_max = 1024
 """Bytes of a name, or of a reason."""
-assert inquiry_ids_max * 9 + 5 * (inquiry_text_bytes_max + 8) < peer_chunk_bytes, "one control frame"
+inquiry_body_bytes_max = 16 * 1024
+"""Bytes of the arguments of a question that a client put."""
+assert inquiry_ids_max * 9 + 5 * (inquiry_text_bytes_max + 8) + inquiry_body_bytes_max < peer_chunk_bytes
 
 # --- raft ---
 raft_heartbeat_us = 100_000
@@ -546,6 +526,30 @@ assert pause_grace_us > raft_election_us_max, "a change of leaders must not cost
 early_frames_max = 4
 """Frames of a linked node kept until this one has read its queues: a greeting is one."""
 
+# --- what a cluster tells of itself ---
+system_queue_bytes = 256 * 1024 * 1024
+"""Bytes of messages in `mirrormq.events`, and in `mirrormq.samples`, above which the oldest are dropped."""
+events_waiting_max = 20_000
+"""Events kept until `mirrormq.events` can take them; further ones are counted and dropped."""
+events_per_pass = 32
+"""Events built in one pass: a third of a millisecond."""
+samples_period_us = 1_000_000
+"""Time between two samples of a node."""
+samples_idle_us = 10_000_000
+"""The same while nothing but time has passed."""
+assert samples_period_us < samples_idle_us
+samples_slice_queues = 500
+"""Queues looked at in one pass for a sample."""
+samples_slice_rows = 100
+"""Those of them that have changed: about half a millisecond."""
+samples_rows_max = 500
+"""Queues in one message of a sample: about 50 KiB."""
+assert samples_slice_rows < samples_rows_max
+samples_cursors_max = 16
+"""Cursors of one queue that a sample tells of."""
+latency_waiting_max = 512
+"""Batches of one queue whose latencies are being measured; of more than that only some are."""
+
 # --- clusters on one machine ---
 local_nodes_max = 9
 """Nodes of a cluster on one machine: their ports fit between two bases that are tried for a free one."""
@@ -567,19 +571,81 @@ mirror_read_bytes = 256 * 1024
 assert mirror_read_bytes <= mirror_frame_bytes
 mirror_reads_max = 4
 """Reads under way for streams to one peer: what synchronising holds in memory, however many queues do so."""
-mirror_slice_queues = 200
+mirror_slice_queues = 100
 """Queues looked at in one pass when something concerns many: one to two milliseconds."""
 mirror_early_max = 20_000
 """Queues about whose next epoch peers may have spoken before this node heard of it."""
 mirror_proposals_max = 64
 """Changes of views a node asks for at once: a returning node is admitted to its queues little by little."""
+mirror_removals_max = 4
+"""Commands of so many changes each that a node has on their way to take a dead one out of its views."""
 mirror_answer_us = 300_000
 """How long a mirror waits for its neighbour's answer before it asks the master."""
 mirror_timeout_us = 10_000_000
 """Default of ha-mirror-timeout: how long a member may hold up confirms before it is removed."""
 assert mirror_answer_us < peer_suspect_us < mirror_timeout_us
+mirror_await_us = 1_000_000
+"""How long confirms wait for the flush of a learner that is about to be admitted."""
+assert mirror_await_us < mirror_timeout_us
+mirror_retry_us = 1_000_000
+"""How long a master waits after a refusal before it asks for a view again."""
 mirror_transfer_us = 5_000_000
 """How long a planned transfer may wait for the other members; publishers wait as long."""
+hand_over_tries_max = 3
+"""Times a node that stops tries to give a queue away, if those it tries with die or do not come along."""
 mirror_tick_us = 100_000
 """Time between two ticks."""
 assert mirror_tick_us < mirror_answer_us
+mirror_backlog_bytes = 64 * 1024 * 1024
+"""Bytes of one queue that are not durable on all its mirrors above which its publishers wait."""
+admission_waiting_max = 1_000
+"""Publishes waiting for a mirrored queue to take them above which its publishers are held."""
+stray_copy_us = 600_000_000
+"""How long the log of a copy stays after the last view that named this node."""
+move_us_max = 600_000_000
+"""How long moving a master may take, the synchronisation of the new one included."""
+mirror_notes_max = 10
+"""Queues named in the log when the same happens to many in one pass; the others are counted."""
+mirror_views_per_pass = 40
+"""Views entered in one pass: one to two milliseconds."""
+mirror_promotion_views = 5
+"""As how many of them one counts that makes this node a master: it makes a queue, too."""
+recovery_wait_us = 30_000_000
+"""How long a queue waits for members that were not restarted before a restarted one takes over."""
+
+# --- bulk protocol ---
+bulk_slice_bytes = 512 * 1024
+"""Bytes read from disk at once for a client that reads records in bulk: a third of a millisecond."""
+bulk_call_bytes_max = 1024 * 1024
+"""Largest call of a client of the bulk protocol."""
+bulk_login_bytes_max = 16 * 1024
+"""Largest frame of a client that has not logged in."""
+bulk_calls_waiting_max = 64
+"""Calls of one connection that wait for the one before them; then it is read no further."""
+bulk_fields_max = 64
+"""Arguments of one call."""
+bulk_part_bytes = 8 * 1024 * 1024
+"""Bytes of one frame of records: a larger batch takes several."""
+bulk_relay_bytes = 1024 * 1024
+"""Bytes of records that a node fetches at once from another one for a client that cannot reach it."""
+bulk_relay_row_bytes = 256 * 1024
+"""Bytes of them in one row of the answer."""
+assert bulk_relay_row_bytes < inquiry_row_bytes_max
+bulk_digest_rows_max = 1_000_000
+"""Rows of one call for digests: 32 MB."""
+bulk_rows_per_pass = 100
+"""Rows of an export of definitions built in one pass of the loop: about half a millisecond."""
+bulk_epochs_max = 1_000
+"""Epochs told of one queue."""
+bulk_queues_max = 10_000
+"""Queues one call may ask about."""
+bulk_ping_us = 10_000_000
+"""A client that has said nothing for this long is asked whether it is there."""
+bulk_idle_us = 1_800_000_000
+"""A client that has said and taken nothing for this long is sent away."""
+bulk_query_bytes_max = 1024
+"""Length of the text by which a query tells people what it is."""
+
+# --- spark ---
+spark_removals_max = 16 * 1024 * 1024
+"""Runs of removed messages that a task of Spark holds, 24 bytes each, to tell the states of its messages."""

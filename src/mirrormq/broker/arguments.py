@@ -11,15 +11,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, not_implemented, precondition_failed, resource_locked
 from mirrormq.meta import records
+from mirrormq.meta.policy_keys import CURSOR_OVERFLOWS, age_us_of, size_of
 from mirrormq.wire.table import Timestamp
 
 Arguments = Mapping[str, Any]
+T = TypeVar("T")
 
+_CURSOR_ARGUMENTS = ("x-cursor-max-bytes", "x-cursor-max-age", "x-cursor-overflow")
 _CLASSIC_ARGUMENTS = (
     "x-expires",
     "x-message-ttl",
@@ -35,6 +38,7 @@ _CLASSIC_ARGUMENTS = (
     "x-queue-type",
     "x-queue-master-locator",
     "x-delivery-limit",
+    *_CURSOR_ARGUMENTS,
 )
 _QUORUM_ARGUMENTS = (
     "x-dead-letter-exchange",
@@ -52,6 +56,7 @@ _QUORUM_ARGUMENTS = (
     "x-delivery-limit",
     "x-message-ttl",
     "x-queue-leader-locator",
+    *_CURSOR_ARGUMENTS,
 )
 _STREAM_ARGUMENTS = ("x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size")
 _QUEUE_ARGUMENTS = {"classic": _CLASSIC_ARGUMENTS, "quorum": _QUORUM_ARGUMENTS}
@@ -109,6 +114,9 @@ class QueueSettings:
     expires_us: int | None = None
     lazy: bool = False
     quorum: bool = False
+    cursor_max_bytes: int | None = None
+    cursor_max_age_us: int | None = None
+    cursor_overflow: str | None = None
 
 
 def queue_settings(arguments: Arguments, definition: Arguments) -> QueueSettings:
@@ -135,6 +143,9 @@ def queue_settings(arguments: Arguments, definition: Arguments) -> QueueSettings
         expires_us=None if expires_ms is None else expires_ms * 1000,
         lazy=_preferred(arguments, definition, "queue-mode") == "lazy",
         quorum=queue_type(arguments) == "quorum",
+        cursor_max_bytes=_first(arguments, definition, "cursor-max-bytes", size_of),
+        cursor_max_age_us=_first(arguments, definition, "cursor-max-age", age_us_of),
+        cursor_overflow=_first(arguments, definition, "cursor-overflow", _overflow_of),
     )
 
 
@@ -153,6 +164,18 @@ def _preferred(arguments: Arguments, definition: Arguments, name: str) -> str | 
         if isinstance(value, str | bytes):
             return value
     return None
+
+
+def _first(
+    arguments: Arguments, definition: Arguments, name: str, read: Callable[[Any], T | None]
+) -> T | None:
+    """The argument, or else what the policy says."""
+    found = read(arguments.get("x-" + name))
+    return read(definition.get(name)) if found is None else found
+
+
+def _overflow_of(value: Any) -> str | None:
+    return value if value in CURSOR_OVERFLOWS else None
 
 
 def _limit(value: Any) -> int | None:
@@ -336,6 +359,10 @@ def _one_of(wrong: str, *allowed: str) -> Rule:
     return rule
 
 
+def _readable_by(read: Callable[[Any], Any]) -> Rule:
+    return lambda value, _arguments: None if read(value) is not None else _unacceptable(value)
+
+
 def _unacceptable(value: Any) -> str:
     return f"{{unacceptable_type,{type_tag(value)}}}"
 
@@ -360,6 +387,9 @@ _QUEUE_RULES: dict[str, Rule] = {
         "invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders"
     ),
     "x-delivery-limit": _check_not_negative,
+    "x-cursor-max-bytes": _readable_by(size_of),
+    "x-cursor-max-age": _readable_by(age_us_of),
+    "x-cursor-overflow": _one_of("invalid_cursor_overflow", *CURSOR_OVERFLOWS),
 }
 """In the order in which RabbitMQ checks them."""
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirrormq.base.errors import (
     AmqpError,
-    access_refused,
     channel_error,
     command_invalid,
     not_found,
@@ -26,7 +25,6 @@ from mirrormq.base.errors import (
     precondition_failed,
 )
 from mirrormq.broker import (
-    arguments,
     channel_basic,
     channel_exchange,
     channel_publish,
@@ -35,13 +33,12 @@ from mirrormq.broker import (
 )
 from mirrormq.broker.confirm import ConfirmTracker
 from mirrormq.broker.consumer import Consumer
+from mirrormq.broker.publisher import Publisher
 from mirrormq.broker.queueport import Later, QueuePort
 from mirrormq.broker.replyto import ReplyConsumer
 from mirrormq.broker.transactions import Transaction
 from mirrormq.kernel.cores import ChannelCore
 from mirrormq.kernel.message import Message
-from mirrormq.meta import records
-from mirrormq.meta.access import DEFAULT_EXCHANGE, Right, TopicRight
 from mirrormq.meta.commands import Command
 from mirrormq.meta.state import Outcome
 from mirrormq.wire import methods
@@ -56,7 +53,7 @@ T = TypeVar("T")
 REMOTE = "remote"
 
 
-class Channel:
+class Channel(Publisher):
     """The state machine of one open channel."""
 
     __slots__ = (
@@ -65,24 +62,19 @@ class Channel:
         "consumers",
         "core",
         "has_far",
-        "host",
         "last_queue",
         "number",
         "prefetch_count",
         "reply_consumer",
         "tx",
         "uid",
-        "user",
-        "vhost",
     )
 
     def __init__(self, connection: "Connection", number: int, uid: int) -> None:
         """Open, with nothing declared, consumed or published."""
         assert connection.vhost is not None
         self.connection = connection
-        self.host = connection.host
-        self.vhost = connection.vhost
-        self.user = connection.user
+        super().__init__(connection.host, connection.vhost, connection.user)
         self.number = number
         self.uid = uid
         self.core = ChannelCore(number, uid, connection.out)
@@ -242,7 +234,7 @@ class Channel:
         for queue in queues:
             if queue.pending:
                 queue.owner.turn()
-        positions = [(queue.owner.log, queue.owner.log.end) for queue in queues if not queue.gone]
+        positions = [queue.owner.position for queue in queues if not queue.gone]
         self.confirm.barrier(publish_no, positions)
         self.confirm.advance(self.host.now.mono)
 
@@ -306,35 +298,9 @@ class Channel:
         self.connection.park(REMOTE)
         answer.when(guarded)
 
-    def check(self, right: Right, kind: str, name: str) -> None:
-        """Raise 403 unless the user may do this to that queue or exchange."""
-        name = name or DEFAULT_EXCHANGE
-        if not self.host.access.may(self.user, self.vhost.name, right, name):
-            raise access_refused(f"access to {self.text(kind, name)} refused for user '{self.user}'")
-
-    def check_topic(self, right: TopicRight, exchange: records.Exchange, routing_key: bytes | str) -> None:
-        """Raise 403 if a topic permission forbids this routing key."""
-        if exchange.type != "topic":
-            return
-        if not self.host.access.may_topic(self.user, self.vhost.name, right, exchange.name, routing_key):
-            raise access_refused(
-                f"access to topic '{arguments.text(routing_key)}' in exchange '{exchange.name}' "
-                f"in vhost '{self.vhost.name}' refused for user '{self.user}'"
-            )
-
-    def text(self, kind: str, name: str) -> str:
-        """A queue or exchange of this vhost as error texts name it."""
-        return arguments.resource(kind, name, self.vhost.name)
-
-    def exchange(self, name: str) -> records.Exchange:
-        """Find an exchange; 404 if there is none."""
-        exchange = self.host.state.exchanges.get((self.vhost.name, name))
-        if exchange is None:
-            raise not_found(f"no {self.text('exchange', name)}")
-        return exchange
-
     def queue(self, name: str, *, may_be_damaged: bool = False) -> QueuePort:
         """Find a queue this connection may use; 404 if there is none, 405 if it is exclusive to another."""
+        self.check_hidden("queue", name)
         queue = self.vhost.queues.get(name)
         if queue is None:
             raise not_found(f"no {self.text('queue', name)}")

@@ -12,11 +12,13 @@ from mirrormq.broker import faults, replyto
 from mirrormq.broker.arguments import octets, text, type_tag
 from mirrormq.broker.transactions import Publish, deliver, send_return
 from mirrormq.kernel.message import Message
+from mirrormq.meta import system
 from mirrormq.wire.properties import Properties, decode_properties, join_properties, split_properties
 from mirrormq.wire.table import join_table, split_table
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
+    from mirrormq.broker.publisher import Publisher
 
 _HEADERS = 1 << 13
 _REPLY_TO = 1 << 9
@@ -33,18 +35,32 @@ def publish(channel: "Channel", message: Message, *, mandatory: bool, immediate:
     """Check a message, find its queues, and put it there, or keep it for tx.commit."""
     if immediate:
         raise not_implemented("immediate=true")
-    _check_rights(channel, message)
-    raw = message.properties
-    properties = decode_properties(raw) if int.from_bytes(raw[:2], "big") & _LOOKED_AT else _NO_PROPERTIES
+    check_rights(channel, text(message.exchange), message.routing_key)
+    properties = _read(message)
     if properties.reply_to == replyto.QUEUE:
         message = _with_reply_address(channel, message)
-    _check_user_id(channel, properties)
+    message, extra_keys = _examine(channel, message, properties)
+    _route(channel, message, extra_keys, mandatory=mandatory)
+
+
+def examine(publisher: "Publisher", message: Message) -> tuple[Message, list[bytes]]:
+    """Check what a message says of itself: what is to be published, and further keys to route by."""
+    return _examine(publisher, message, _read(message))
+
+
+def _read(message: Message) -> Properties:
+    raw = message.properties
+    return decode_properties(raw) if int.from_bytes(raw[:2], "big") & _LOOKED_AT else _NO_PROPERTIES
+
+
+def _examine(publisher: "Publisher", message: Message, properties: Properties) -> tuple[Message, list[bytes]]:
+    _check_user_id(publisher, properties)
     _check_expiration(message, properties)
     extra_keys = _extra_keys(properties)
     _check_delivery_mode(properties)
     if properties.headers and "BCC" in properties.headers:
         message = _without_bcc(message)
-    _route(channel, message, extra_keys, mandatory=mandatory)
+    return message, extra_keys
 
 
 def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, mandatory: bool) -> None:
@@ -70,24 +86,27 @@ def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, man
 # --- checks -------------------------------------------------------------------------------------
 
 
-def _check_rights(channel: "Channel", message: Message) -> None:
-    name = text(message.exchange)
-    channel.check("write", "exchange", name)
-    exchange = channel.exchange(name)
+def check_rights(publisher: "Publisher", name: str, routing_key: bytes) -> None:
+    """Raise unless somebody may publish to this exchange with this key."""
+    publisher.check("write", "exchange", name)
+    exchange = publisher.exchange(name)
     if exchange.internal:
-        raise access_refused(f"cannot publish to internal {channel.text('exchange', name)}")
-    channel.check_topic("write", exchange, message.routing_key)
+        raise access_refused(f"cannot publish to internal {publisher.text('exchange', name)}")
+    publisher.check_topic("write", exchange, routing_key)
+    queue = text(routing_key)
+    if not name and system.is_system(publisher.vhost.name, queue):
+        raise access_refused(f"{publisher.text('queue', queue)} belongs to the cluster alone")
 
 
-def _check_user_id(channel: "Channel", properties: Properties) -> None:
+def _check_user_id(publisher: "Publisher", properties: Properties) -> None:
     """A message may only claim to be from its publisher, unless that one may impersonate others."""
     claimed = properties.user_id
-    if claimed is None or claimed == channel.user:
+    if claimed is None or claimed == publisher.user:
         return
-    user = channel.host.state.users.get(channel.user)
+    user = publisher.host.state.users.get(publisher.user)
     if user is None or "impersonator" not in user.tags:
         raise precondition_failed(
-            f"user_id property set to '{claimed}' but authenticated user was '{channel.user}'"
+            f"user_id property set to '{claimed}' but authenticated user was '{publisher.user}'"
         )
 
 

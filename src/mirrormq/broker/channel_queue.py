@@ -13,7 +13,7 @@ from mirrormq.base.errors import access_refused, precondition_failed
 from mirrormq.broker import arguments, replyto
 from mirrormq.broker.channel_exchange import RESERVED_PREFIX, Ends, bind, unbind, without_line_ends
 from mirrormq.broker.queueport import Counts, QueuePort
-from mirrormq.meta import records
+from mirrormq.meta import records, system
 from mirrormq.meta.commands import DeclareQueue
 from mirrormq.meta.state import Outcome
 from mirrormq.wire import methods
@@ -50,6 +50,8 @@ def on_purge(channel: "Channel", method: methods.QueuePurge) -> None:
     """Remove all messages nobody holds."""
     name = channel.queue_name(method.queue)
     channel.check("read", "queue", name)
+    if system.is_system(channel.vhost.name, name):
+        raise access_refused(f"{channel.text('queue', name)} belongs to the cluster and cannot be purged")
     channel.wait(method, channel.queue(name).purge(), lambda count: _answer_purge(channel, method, count))
 
 
@@ -140,7 +142,7 @@ def _declare(channel: "Channel", method: methods.QueueDeclare, name: str) -> Non
 def _check_new(channel: "Channel", method: methods.QueueDeclare, name: str, table: dict[str, Any]) -> None:
     vhost = channel.vhost.name
     limit = channel.host.state.vhost_limit(vhost, "max-queues")
-    if limit is not None and len(channel.host.state.queues_in(vhost)) >= limit:
+    if limit is not None and system.count_in(channel.host.state, vhost) >= limit:
         raise precondition_failed(
             f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
         )
@@ -162,6 +164,9 @@ def _check_new(channel: "Channel", method: methods.QueueDeclare, name: str, tabl
 def _declared(channel: "Channel", method: methods.QueueDeclare, name: str, outcome: Outcome) -> None:
     if outcome.error == "exists":
         _declare(channel, method, name)  # somebody was faster while the command was under way
+        return
+    if outcome.error == "guard":
+        _declare(channel, method, name)  # a node it was to be on died meanwhile: it is placed anew
         return
     if not outcome.ok:
         raise precondition_failed(outcome.detail)

@@ -5,12 +5,15 @@ has made it durable. A pass leaves one barrier (highest publish number, position
 barriers are released from the front, and all that are released together are answered by one cumulative
 basic.ack.
 
+A log whose node has lost the queue to another one confirms nothing any more. What it took and could not
+confirm is answered with basic.nack: it may or may not be in the queue, and its publisher may send it again.
+
 A barrier may also be held for some milliseconds although everything is durable: publishers that wait for
 confirms are paced that way when they run ahead of busy consumers (`Queue.pace_us`).
 """
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from mirrormq.kernel.cores import ChannelCore
 
@@ -19,8 +22,13 @@ class Durable(Protocol):
     """A log, as far as a barrier asks it."""
 
     @property
-    def durable(self) -> int:
-        """Every entry up to here survives a crash."""
+    def confirmable(self) -> int:
+        """Every entry up to here is as safe as it was promised to be."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Is nothing more going to be confirmable? Another node is the master now."""
         ...
 
 
@@ -32,12 +40,33 @@ _SINGLE = b"\x00"
 _MULTIPLE = b"\x01"
 
 
-class Barrier(NamedTuple):
+class Barrier:
     """Publishes up to a number, what they wait for, and the time before which they are not confirmed."""
 
-    publish_no: int
-    positions: list[Position]
-    not_before: int
+    __slots__ = ("_positions", "is_missing", "not_before", "publish_no")
+
+    def __init__(self, publish_no: int, positions: list[Position], not_before: int = 0) -> None:
+        self.publish_no = publish_no
+        self.not_before = not_before
+        self.is_missing = False
+        """Is a log over that had not come to its position?"""
+        self._positions = positions
+
+    def is_released(self) -> bool:
+        """Has every log come to its position, or is it over?
+
+        A position that was reached once is reached for good, so each is looked at until then and no longer:
+        thousands of queues may stand in one barrier, and passes are many.
+        """
+        positions = self._positions
+        while positions:
+            log, position = positions[-1]
+            if log.confirmable < position:
+                if not log.is_over:
+                    return False
+                self.is_missing = True
+            positions.pop()
+        return True
 
 
 class ConfirmTracker:
@@ -77,9 +106,12 @@ class ConfirmTracker:
         """Answer everything whose barrier is released."""
         released = 0
         while self._barriers and self._barriers[0].not_before <= now_mono:
-            if not all(log.durable >= position for log, position in self._barriers[0].positions):
+            if not self._barriers[0].is_released():
                 break
-            released = self._barriers.popleft().publish_no
+            barrier = self._barriers.popleft()
+            if barrier.is_missing:
+                self._refused.update(range(max(released, self._answered) + 1, barrier.publish_no + 1))
+            released = barrier.publish_no
         if released > self._answered:
             self._answer(released)
 

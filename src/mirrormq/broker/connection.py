@@ -52,6 +52,8 @@ _CLOSE_OK = bytes((0, 10, 0, 51))
 class Connection:
     """The state machine of one client connection; bytes in through `on_bytes`, bytes out through `out`."""
 
+    protocol = "AMQP 0-9-1"
+
     __slots__ = (
         "_blocked_at",
         "_deadline",
@@ -187,6 +189,10 @@ class Connection:
         self.reader.feed(data)
         self._run()
 
+    def take_output(self) -> bytes | memoryview:
+        """What waits to be written."""
+        return self.out.take()
+
     def on_output_blocked(self) -> None:
         """The client's socket takes no more for now: deliver nothing to it."""
         self.out.blocked = True
@@ -304,6 +310,13 @@ class Connection:
         if header is not None:
             assert self._handshake is not None
             self._handshake.on_header(header)
+
+    def give_up(self) -> bytes:
+        """Another object takes the place of this one, which has served nothing; returns what is unread."""
+        self.state = GONE
+        self._deaf = True
+        self.reader.keep()
+        return self.reader.read(self.reader.buffered) or b""
 
     # --- frames ---------------------------------------------------------------------------------
 

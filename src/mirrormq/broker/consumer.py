@@ -4,10 +4,12 @@ Among consumers with credit the highest `x-priority` is served first and equals 
 active consumer only the first registered one is served until it goes.
 """
 
+from bisect import insort
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrormq.base.errors import AmqpError, access_refused
 from mirrormq.kernel.cores import ConsumerCore
+from mirrormq.log.cursors import Cursors
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
@@ -23,6 +25,8 @@ class Subscriber(Protocol):
     prefetch: int
     """How many unacknowledged messages it may hold; 0 = any number."""
     priority: int
+    order: int
+    """Its place among all consumers of the queue, kept over changes of the master; 0 = not known yet."""
     active: bool
     core: ConsumerCore
 
@@ -56,11 +60,17 @@ class Consumer:
         self.exclusive = exclusive
         self.arguments = arguments
         self.priority: int = arguments.get("x-priority", 0)
+        self.order = 0
         self.active = True
         self.prefetch = prefetch
         self.core = ConsumerCore(channel.core, tag.encode("utf-8", "surrogateescape"), no_ack, prefetch)
         self.source = queue.core
         """Where its messages come from; for a queue mastered elsewhere what has arrived of them here."""
+
+    @property
+    def leaves_on_failover(self) -> bool:
+        """Does the client want to hear of a new master by being cancelled?"""
+        return self.arguments.get("x-cancel-on-ha-failover") is True
 
     def is_reading(self) -> bool:
         """Does the client take what is written to it, or did so a moment ago?"""
@@ -74,10 +84,14 @@ class Consumer:
 class Consumers:
     """The consumers of one queue in the order they came."""
 
-    def __init__(self, single_active: bool) -> None:
+    def __init__(self, single_active: bool, cursors: Cursors | None = None) -> None:
         self.single_active = single_active
+        self.cursors = cursors
+        """Of the queue's log: a query may be the only one who takes messages."""
         self.members: list[Subscriber] = []
         self.had_any = False
+        self.last_order = 0
+        """The highest order given out; a new master begins above all that those before it gave."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -88,9 +102,20 @@ class Consumers:
         """
         if any(member.exclusive for member in self.members) or (consumer.exclusive and self.members):
             raise access_refused(f"{queue_text} in exclusive use")
-        self.members.append(consumer)
+        self.check_free(queue_text)
+        if not consumer.order:
+            self.last_order += 1
+            consumer.order = self.last_order
+        insort(self.members, consumer, key=_order)
         self.had_any = True
         self._choose_active()
+
+    def check_free(self, queue_text: str) -> None:
+        """Refuse whoever wants messages while a query is the only one who takes them."""
+        found = self.cursors.consuming if self.cursors is not None else None
+        if found is not None:
+            text = f"{queue_text} in exclusive use by query '{found.query}' (cursor '{found.name}')"
+            raise access_refused(text)
 
     def remove(self, consumer: Subscriber) -> bool:
         """Forget it; False if it was not registered."""
@@ -123,8 +148,15 @@ class Consumers:
             member.active = position == 0 or not self.single_active
 
 
+def _order(consumer: Subscriber) -> int:
+    return consumer.order
+
+
 def move_consumer(consumer: Consumer, successor: "QueuePort") -> None:
-    """The queue has another master: register a consumer of this node there; if that fails tell the client."""
+    """This node is the queue's master now: register a consumer there; if that fails tell the client."""
+    if consumer.leaves_on_failover:
+        consumer.cancelled()
+        return
     consumer.queue, consumer.source = successor, successor.core
     consumer.core.prefetch = consumer.prefetch
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrormq import __version__
 from mirrormq.base.errors import AmqpError, access_refused, channel_error, command_invalid, not_allowed
-from mirrormq.wire import methods, sasl
+from mirrormq.wire import bulk, methods, sasl
 from mirrormq.wire.spec import FRAME_MIN_SIZE, PROTOCOL_HEADER
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ class Handshake:
     def on_header(self, header: bytes) -> None:
         """Answer the protocol header."""
         connection = self.connection
+        if header[:4] == bulk.MAGIC:
+            connection.host.begin_bulk(connection, header)
+            return
         version = HEADERS.get(header)
         if version is not None:
             self._start(version)
@@ -197,37 +200,35 @@ class Handshake:
 
     def _on_open(self, method: methods.ConnectionOpen) -> None:
         connection = self.connection
-        vhost = self._admit(method.virtual_host)
+        vhost = admit(connection, method.virtual_host)
         connection.send(methods.ConnectionOpenOk())
         connection.opened(vhost)
 
-    def _admit(self, name: str) -> "VHost":
-        """Return the vhost, or raise what RabbitMQ raises; clients can see the order of these checks."""
-        connection = self.connection
-        host = connection.host
-        user = connection.user
-        vhost = host.vhosts.get(name)
-        if vhost is None:
-            raise not_allowed(f"vhost {name} not found")
-        limit = _reached(
-            host.state.vhost_limit(name, "max-connections"),
-            lambda: host.census.connections_in(name),
+
+def admit(connection: "Connection", name: str) -> "VHost":
+    """Return the vhost, or raise what RabbitMQ raises; clients can see the order of these checks."""
+    host = connection.host
+    user = connection.user
+    vhost = host.vhosts.get(name)
+    if vhost is None:
+        raise not_allowed(f"vhost {name} not found")
+    limit = _reached(
+        host.state.vhost_limit(name, "max-connections"),
+        lambda: host.census.connections_in(name),
+    )
+    if limit is not None:
+        raise not_allowed(
+            f"access to vhost '{name}' refused for user '{user}': connection limit ({limit}) is reached"
         )
-        if limit is not None:
-            raise not_allowed(
-                f"access to vhost '{name}' refused for user '{user}': connection limit ({limit}) is reached"
-            )
-        limit = _reached(
-            host.state.user_limit(user, "max-connections"),
-            lambda: host.census.connections_of(user),
-        )
-        if limit is not None:
-            raise not_allowed(
-                f"connection refused for user '{user}': user connection limit ({limit}) is reached"
-            )
-        if not host.access.may_open(user, name):
-            raise not_allowed(f"access to vhost '{name}' refused for user '{user}'")
-        return vhost
+    limit = _reached(
+        host.state.user_limit(user, "max-connections"),
+        lambda: host.census.connections_of(user),
+    )
+    if limit is not None:
+        raise not_allowed(f"connection refused for user '{user}': user connection limit ({limit}) is reached")
+    if not host.access.may_open(user, name):
+        raise not_allowed(f"access to vhost '{name}' refused for user '{user}'")
+    return vhost
 
 
 def _reached(limit: int | None, count: Callable[[], int]) -> int | None:

@@ -19,7 +19,7 @@ from mirrormq.log.journal import Fsync
 from mirrormq.log.queuelog import QueueLog
 from mirrormq.meta import records
 from mirrormq.meta.access import Access
-from mirrormq.meta.commands import Command
+from mirrormq.meta.commands import Command, HaDefaults
 from mirrormq.meta.state import MetaState, Outcome
 
 if TYPE_CHECKING:
@@ -56,8 +56,14 @@ class BrokerSettings:
     """Mechanisms offered to clients; empty = all that fit the connection."""
     argon2_cost: tuple[int, int, int] = (19 * 1024, 2, 1)
     """Memory in KiB, passes and lanes of hashes of new passwords."""
+    ha_defaults: HaDefaults = "safe"
+    """What applies to mirrored queues where their policies say nothing: `rabbitmq` for RabbitMQ's values."""
     queue_master_locator: str = "client-local"
     """How the master of a new queue is chosen where neither an argument nor a policy says."""
+    events: bool = False
+    """Keep what happens in `mirrormq.events`."""
+    samples: bool = False
+    """Keep counters of every second in `mirrormq.samples`."""
 
 
 class ConnectionEffects(Protocol):
@@ -154,6 +160,10 @@ class Host(Protocol):
         """The log of a queue: a durable one for queues that outlive a restart."""
         ...
 
+    def fill(self, queue: "Queue") -> None:
+        """A queue was made: read what its log holds, if it was another node's queue until now."""
+        ...
+
     def drop_log(self, record: records.Queue) -> None:
         """The queue is deleted."""
         ...
@@ -176,6 +186,10 @@ class Host(Protocol):
 
     def wake_queue(self, queue: "QueuePort", at_mono: int) -> None:
         """Give the queue a turn at this time."""
+        ...
+
+    def begin_bulk(self, connection: "Connection", header: bytes) -> None:
+        """The client speaks the bulk protocol: it gets another kind of connection in place of this one."""
         ...
 
     def heard(self, connection: "Connection") -> None:

@@ -5,7 +5,8 @@ Guarantees
   sent. Its removal is written when every durable target has the letter on disk. After a crash the letters of
   what is still dying are sent again, as they were; a target drops those it has. So each durable target gets
   each letter exactly once.
-- A letter leaves for a target on another node only when its death is durable here.
+- A letter leaves for a target that may outlive the record of its death only when that is durable: one on
+  another node, or one of two queues either of which has mirrors.
 - Letters reach a target in the order of their numbers, those sent again first.
 - What nobody could get back after a crash is not waited for: letters that are transient or that go to
   queues which do not outlive a restart. Without a target at all the entry is dropped and counted.
@@ -76,6 +77,8 @@ class Letters:
         self._open: dict[int, _Open] = {}
         self._open_bytes = 0
         self._arrived: list[int] = []
+        self._put_off = 0
+        """Letters that wait until the records of their deaths are durable."""
         self.unsafe = 0
         """Letters that were sent without waiting because too many were on their way."""
         self._noted_at: int | None = None
@@ -96,10 +99,10 @@ class Letters:
         deaths = [self._open[parcel.number].death for parcel in parcels if parcel.number]
         if deaths:
             # Written before the letters: whichever of them a crash leaves, the deaths they tell of are there.
-            has_far = any(
-                parcel.number and not target.is_local for parcel in parcels for target in parcel.targets
+            must_wait = any(
+                parcel.number and self._must_wait(target) for parcel in parcels for target in parcel.targets
             )
-            self._log.die(deaths, self._queue.host.now, flush=has_far)
+            self._log.die(deaths, self._queue.host.now, flush=must_wait)
         for parcel in parcels:
             self._post(parcel)
 
@@ -145,23 +148,35 @@ class Letters:
         self._keep_open(death, message)
         return _Parcel(message, targets, number)
 
+    def _must_wait(self, target: "QueuePort") -> bool:
+        """May the target have a letter without the record of its death being anywhere?
+
+        None overtakes those that wait: the master of the target may have come here since.
+        """
+        is_apart = not isinstance(target, type(self._queue)) or target.log.is_mirrored
+        return is_apart or self._queue.log.is_mirrored or self._put_off > 0
+
     def _post(self, parcel: _Parcel) -> None:
         for target in parcel.targets:
-            if parcel.number and target.outlives and not target.is_local:
-                self._post_far(parcel, target)
-            elif parcel.number and target.outlives:
-                target.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
-            else:
+            if not (parcel.number and target.outlives):
                 target.core.push(parcel.message)
+            elif self._must_wait(target):
+                self._post_later(parcel, target)
+            else:
+                target.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
 
-    def _post_far(self, parcel: _Parcel, target: "QueuePort") -> None:
-        """A letter may not reach another node's disk before its death is on ours: a crash in between would
-        give its number to another letter, which the target would then take for this one and drop.
+    def _post_later(self, parcel: _Parcel, target: "QueuePort") -> None:
+        """A letter may not reach another node's disk before its death is on ours, and on those of our
+        mirrors: a crash in between would give its number to another letter, which the target would then take
+        for this one and drop.
         """
-        message, number, is_resent = parcel.message, parcel.number, parcel.is_resent
-        self._log.when_durable(
-            self._log.end, lambda: target.receive(message, self, number, is_resent=is_resent)
-        )
+        self._put_off += 1
+
+        def durable() -> None:
+            self._put_off -= 1
+            target.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
+
+        self._log.when_durable(self._log.end, durable)
 
     def _send_again(self, death: Death, message: Message) -> None:
         """A crash came before the removal: send the same letter to those of its durable targets still there.

@@ -16,12 +16,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
-from mirrormq.base.errors import precondition_failed, resource_locked
+from mirrormq.base.errors import AmqpError, precondition_failed, resource_locked
+from mirrormq.broker import inherited
+from mirrormq.broker.admission import Admissions
 from mirrormq.broker.arguments import QueueSettings
-from mirrormq.broker.consumer import Consumer, Consumers, Subscriber, move_consumer
+from mirrormq.broker.confirm import Position
+from mirrormq.broker.consumer import Consumer, Consumers, Subscriber
+from mirrormq.broker.holding import Holding
+from mirrormq.broker.inbox import Inbox
+from mirrormq.broker.inherited import Inherited
 from mirrormq.broker.letters import Letters, dead_letter
-from mirrormq.broker.queueport import Counts, Later, Parkable, QueuePort, Sender
+from mirrormq.broker.pace import Pace
+from mirrormq.broker.queueport import Counts, Later, Parkable, QueuePort, Rows, Sender
 from mirrormq.broker.readback import ReadBack
+from mirrormq.broker.returns import with_delivery_count
+from mirrormq.broker.sweep import Sweep
 from mirrormq.kernel.cores import REASON_DELIVERY_LIMIT, ChannelCore, QueueCore
 from mirrormq.kernel.message import Message
 from mirrormq.kernel.records import PID_OF_HOMES, PID_OF_LETTERS
@@ -30,8 +39,6 @@ from mirrormq.log.queuelog import QueueLog
 from mirrormq.meta import records
 from mirrormq.meta.commands import DeleteQueue
 from mirrormq.meta.state import Outcome
-from mirrormq.wire.properties import raw_headers, replace_headers
-from mirrormq.wire.table import join_table, split_table
 
 if TYPE_CHECKING:
     from mirrormq.broker.host import Host
@@ -59,30 +66,36 @@ class Queue:
         self.log: QueueLog = host.open_log(record)
         self.declared_index = host.meta_index
         self.log.on_progress = self.core.touch
-        self.core.durable = isinstance(self.log, DurableLog)
-        self._read_back = (
-            ReadBack(host, self.core, self.log, self.fail) if isinstance(self.log, DurableLog) else None
-        )
+        kept = self.log.kept
+        self.core.durable = kept is not None
+        # Of a mirrored queue every publish waits for others: transient ones until the mirrors have them.
+        self.core.remote = self.log.is_mirrored
+        self._read_back = ReadBack(host, self.core, kept, self.fail) if kept is not None else None
         self._get_waiters: list[Callable[[], None]] = []
+        self._when_open: list[Callable[[], None]] = []
+        """Requests that write, put off until the log takes them."""
+        self._admissions = Admissions(self)
+        self.is_filling = False
+        """Is what it holds still being read, after this node became its master?"""
         self.damage: str | None = None
         """Why the queue cannot be served, if committed data of it could not be read."""
-        self.consumers = Consumers(settings.single_active)
+        self.consumers = Consumers(settings.single_active, None if kept is None else kept.cursors)
+        self.inherited: Inherited | None = None
+        """What clients held of it when this node became its master, while that matters."""
         self.used_at = host.now.mono
         self.dead_letters_dropped = 0
         """Dead letters that reached no queue, or were refused by this one."""
         self.letters: Letters | None = None
         """The dead letters of a durable queue, once it has had one."""
-        self._receiving: list[tuple[Sender, int]] = []
-        """Numbered dead letters that wait to be admitted."""
+        self._inbox: Inbox | None = None  # numbered letters of other queues, once there was one
         self._ahead = horizon_ahead([])
-        self._rate = 0
-        self._measured_at = host.now.mono
-        self._measured_taken = 0
-        self._parked: list[Parkable] = []
-        self._wake_at = 0
-        self._sweep_position = 0
-        self._sweep_not_before = 0
+        self.pace = Pace(self.core, host.now.mono)
+        self._holding = Holding(self)
+        self._wake_at, self._sweep = 0, Sweep(self)
+        self._offered = 0
+        """Up to here consumers have had their chance before anything expired."""
         self.configure(settings)
+        host.fill(self)
 
     def configure(self, settings: QueueSettings) -> None:
         """Take new effective settings (arguments or a policy changed)."""
@@ -95,8 +108,11 @@ class Queue:
         self._max_bytes = NO_LIMIT if settings.max_bytes is None else settings.max_bytes
         self._memory_max = limits.lazy_memory_bytes if settings.lazy else limits.queue_memory_bytes
         self._limited = settings.max_length is not None or settings.max_bytes is not None
+        if self.log.kept is not None:
+            bounds = settings.cursor_max_bytes, settings.cursor_max_age_us, settings.cursor_overflow
+            self.log.kept.cursors.set_bounds(*bounds)
         if settings.expires_us is not None:
-            self._wake_in(settings.expires_us)
+            self.wake_in(settings.expires_us)
         core.touch()
 
     # --- what others ask ------------------------------------------------------------------------
@@ -109,7 +125,12 @@ class Queue:
     @property
     def outlives(self) -> bool:
         """Does what it takes survive a restart?"""
-        return isinstance(self.log, DurableLog)
+        return self.log.kept is not None and self.record.outlives_restart
+
+    @property
+    def position(self) -> Position:
+        """What the confirm of everything published so far waits for."""
+        return self._admissions.position
 
     def counts(self, *, is_use: bool) -> Counts:
         """Messages ready and consumers; what was published earlier in this pass counts too."""
@@ -117,12 +138,12 @@ class Queue:
             self.used_at = self.host.now.mono
         if self.core.pending:
             self.turn()
-        return Counts(self.core.ready, len(self.consumers))
+        return Counts(self.message_count, len(self.consumers))
 
     @property
     def message_count(self) -> int:
         """Messages ready for delivery."""
-        return self.core.ready
+        return self.core.ready + (self.inherited.coming if self.inherited is not None else 0)
 
     @property
     def consumer_count(self) -> int:
@@ -140,8 +161,14 @@ class Queue:
 
     # --- clients --------------------------------------------------------------------------------
 
-    def consume(self, consumer: Subscriber) -> None:
-        """Register a consumer; it is served from the end of this pass on."""
+    def consume(self, consumer: Subscriber) -> Later[None] | None:
+        """Register a consumer, served from the end of this pass on and after those it waits for."""
+        if self._is_waiting and not consumer.order:
+            return inherited.later(self, lambda: self._consume(consumer))
+        self._consume(consumer)
+        return None
+
+    def _consume(self, consumer: Subscriber) -> None:
         self.consumers.add(consumer, self.text)
         self._consumers_changed()
 
@@ -150,7 +177,12 @@ class Queue:
         if not self.consumers.remove(consumer):
             return None
         self._consumers_changed()
-        if not self.record.auto_delete or self.consumers or self.core.gone:
+        return self.delete_if_left()
+
+    def delete_if_left(self) -> Later[None] | None:
+        """Delete an auto-delete queue that had consumers and has none, nor waits for any to come back."""
+        is_left = self.consumers.had_any and not self.consumers
+        if not self.record.auto_delete or not is_left or self.core.gone or self._is_waiting:
             return None
         later: Later[None] = Later()
         self._delete(lambda _: later.answer(None))
@@ -167,8 +199,8 @@ class Queue:
 
     def wait_to_get(self, channel: object, again: Callable[[], None]) -> bool:  # noqa: ARG002
         """Must the head be read first, or the log hear of its delivery? Then call `again` later."""
+        self.consumers.check_free(self.text)
         self.turn()  # what this pass brought so far stands before the request, limits and consumers included
-        self._reach()
         if self._can_get():
             return False
         self._get_waiters.append(again)
@@ -176,20 +208,43 @@ class Queue:
         return True
 
     def _can_get(self) -> bool:
+        if not self._may_write:
+            return False
+        self._reach()
         seq = self.core.head_seq()
-        return seq <= self.log.deliverable if seq else not self.core.ready
+        return seq <= self._deliverable if seq else not (self.message_count or self._is_waiting)
+
+    @property
+    def _deliverable(self) -> int:
+        upto = self.log.deliverable
+        return upto if self.inherited is None else min(upto, self.inherited.upto)
+
+    @property
+    def _may_write(self) -> bool:
+        return self.log.is_open and not self.is_filling
 
     def get(self, channel: ChannelCore, no_ack: bool) -> bool:
         """Write basic.get-ok and the message at the head; False if there is none."""
         self.used_at = self.host.now.mono
         wall, mono = self.host.expiry_wall(), self.host.now.mono
-        return self.core.get(channel, no_ack, wall, mono, self.log.deliverable)
+        return self.core.get(channel, no_ack, wall, mono, self._deliverable)
 
-    def purge(self) -> int:
+    def purge(self) -> int | Later[int]:
         """Remove everything ready; return how many messages that were."""
         self.turn()
+        if not self._may_write:
+            later: Later[int] = Later()
+            self._when_open.append(lambda: self._purge_late(later))
+            return later
+        return inherited.later(self, self._purge) if self._is_waiting else self._purge()
+
+    def _purge_late(self, later: Later[int]) -> None:
+        gone = AmqpError(404, "the queue is gone, or has another master now")
+        later.answer(gone if self.core.gone else self._purge())
+
+    def _purge(self) -> int:
         self.log.purge(self._held(), self.host.now)
-        count = self.core.purge()
+        count = self.core.purge() + (self.inherited.purge() if self.inherited is not None else 0)
         self.core.touch()
         return count
 
@@ -205,16 +260,18 @@ class Queue:
         return later
 
     def retire(self, successor: QueuePort) -> None:
-        """Another node is the master now: what waits goes there, and so do the consumers of this node.
-
-        What consumers hold is theirs no more: the new master gives it out again.
-        """
-        consumers = self.consumers.clear()
+        """Another node is the master now: what waits goes there, with this node's consumers."""
+        consumers = [member for member in self.consumers.clear() if isinstance(member, Consumer)]
+        if self._inbox is not None:
+            self._inbox.hand_over(successor)
         successor.core.take_over(self.core)
+        self._admissions.hand_over(successor)
+        successor.take_clients(self, consumers)
         self._stop()
-        for consumer in consumers:
-            if isinstance(consumer, Consumer):
-                move_consumer(consumer, successor)
+
+    def take_clients(self, predecessor: "Queue", consumers: list[Consumer]) -> None:
+        """A queue that is mastered elsewhere takes them."""
+        raise NotImplementedError
 
     def destroy(self) -> list[Subscriber]:
         """The queue is deleted: tell its consumers, let its publishers go on, free its messages in slices."""
@@ -225,12 +282,43 @@ class Queue:
         self.host.drop_log(self.record)
         return consumers
 
+    def filled(self, error: str | None) -> None:
+        """What the log holds is here, or cannot be read."""
+        self.is_filling = False
+        if self.core.gone:
+            return
+        if error is not None:
+            self.fail(error)
+        self.core.touch()
+
+    def keep_records(self, log: DurableLog) -> None:
+        """A queue that was in memory only writes what it has and what comes into this log, which is empty."""
+        self.turn()
+        log.begin_at(self.log.end)
+        self.core.readmit(self.log.end)
+        self.core.durable = True
+        self._read_back = ReadBack(self.host, self.core, log, self.fail)
+        self.take_log(log)
+
+    def take_log(self, log: QueueLog) -> None:
+        """The queue gets its first mirror: from now on its marks are those of all of them."""
+        self.log = log
+        self.core.remote = log.is_mirrored
+        log.on_progress = self.core.touch
+        self.core.touch()
+
     def _stop(self) -> None:
         self.core.destroy()
-        received, self._receiving = self._receiving, []
-        _tell_senders(received)
+        waiting, self._when_open = self._when_open, []
+        for again in waiting:
+            again()
+        self._admissions.stop()
+        if self.inherited is not None:
+            self.inherited.stop()
+        if self._inbox is not None:
+            self._inbox.stop()
         self._answer_gets()
-        self._release_parked()
+        self._holding.release()
 
     def _consumers_changed(self) -> None:
         self.used_at = self.host.now.mono
@@ -238,7 +326,7 @@ class Queue:
         self._ahead = horizon_ahead([member.prefetch for member in self.consumers.members])
         self.core.touch()
         if self.settings.expires_us is not None:
-            self._wake_in(self.settings.expires_us)
+            self.wake_in(self.settings.expires_us)
 
     # --- the turn -------------------------------------------------------------------------------
 
@@ -247,55 +335,104 @@ class Queue:
         core = self.core
         if core.gone:
             return
-        now = self.host.now
-        self._measure()
-        if self.damage is not None:
-            core.refuse(core.pending, False)
-            self._tell_refused()
+        self.pace.measure(self.host.now.mono)
+        if not self._may_turn():
+            return
+        if self.inherited is not None and self._is_inheriting():
             return
         if core.has_coming_back:
             self._count_returns()
+        if self._inbox is not None and self._inbox.has_rows:
+            self._inbox.admit_rows()
         expiring_at = self.host.expiry_wall()
-        core.expire(expiring_at)
+        if not self._is_new(self._offered):
+            core.expire(expiring_at)
         if self._limited:
             self._admit_within_limits()
         else:
             self._admit()
             self._deliver()
-        if self._receiving:
-            self._note_received()
-        next_expiry = core.expire(expiring_at)
-        if core.sweep_at or self._sweep_position:
-            self._sweep(expiring_at)
-        if core.has_dying:
-            self._dead_letter()
-        if self.letters is not None:
-            self.letters.settle()
-        self.log.settle(core, now)
+        if self._inbox is not None:
+            self._inbox.admitted()
+        self._offered = self._deliverable
+        next_expiry = 0 if self._is_new(self._offered) else core.expire(expiring_at)
+        if core.sweep_at or self._sweep.position:
+            self._sweep.go_on(expiring_at)
+        self._settle()
         if self._read_back is not None:
             self._bound_memory()
         if self._get_waiters and self._can_get():
             self._answer_gets()
         if next_expiry:
-            self._wake_in(next_expiry - expiring_at)
+            self.wake_in(next_expiry - expiring_at)
         if self.settings.expires_us is not None:
             self._expire_unused()
-        if self._parked:
-            self._release_if_caught_up()
+        if self._holding.parked:
+            self._holding.look()
+
+    def _settle(self) -> None:
+        """Send what died to where it belongs, and write what left."""
+        if self.core.has_dying:
+            self._dead_letter()
+        if self.letters is not None:
+            self.letters.settle()
+        self.log.settle(self.core, self.host.now)
+
+    def _is_new(self, offered: int) -> bool:
+        """Has no consumer been offered the head yet, since mirrors must have it first? It expires later."""
+        return self.log.is_mirrored and bool(self.consumers) and self.core.head_seq() > offered
+
+    def _may_turn(self) -> bool:
+        """Is it whole, and does its log take what the turn writes?"""
+        if self.damage is not None:
+            self.core.refuse(self.core.pending, False)
+            self.tell_refused()
+            return False
+        if not self._may_write:
+            self._admissions.wait()
+            return False
+        if self._when_open:
+            waiting, self._when_open = self._when_open, []
+            for again in waiting:
+                again()
+        return True
+
+    @property
+    def _is_waiting(self) -> bool:
+        """Has some node not said yet what its clients held when this one became the master?"""
+        return self.inherited is not None and self.inherited.is_waiting
+
+    def _is_inheriting(self) -> bool:
+        """Take what came back of what clients held; True if only that, and new messages, may be served."""
+        assert self.inherited is not None
+        self.inherited.turn()
+        if self.inherited.is_waiting:
+            if not self._limited:
+                self._admit()
+            if self._inbox is not None:
+                self._inbox.admitted()
+            self.log.settle(self.core, self.host.now)
+        elif self.inherited.is_over:
+            self.inherited = None
+        return self._is_waiting
 
     def close_batch(self) -> None:
         """What waits is one batch anyway, unless a limit refuses some of it."""
 
     def _admit(self) -> None:
         count = self.core.pending
-        if count:
+        if count and not self.log.takes_publishes:
+            self._admissions.wait()
+        elif count:
             now = self.host.now
             self.core.admit(count, self.log.append(self.core, count, now), self.log.last_wall)
+            self._admissions.done()
 
     def _deliver(self) -> None:
         if self.core.ready and self.consumers:
             self._reach()
-            self.core.deliver(self.host.expiry_wall(), self.host.now.mono, self.log.deliverable)
+            wall = 0 if self._is_new(self._offered) else self.host.expiry_wall()
+            self.core.deliver(wall, self.host.now.mono, self._deliverable)
             self._reach()  # delivery may have stopped at the horizon, and nobody else would move it
 
     def _reach(self) -> None:
@@ -323,6 +460,9 @@ class Queue:
             return
         to_dead_letter = self.settings.overflow == "reject-publish-dlx"
         self._deliver()
+        if not self.log.takes_publishes:
+            self._admissions.wait()
+            return
         while core.pending:
             fitting = core.fitting(self._max_length, self._max_bytes)
             if fitting:
@@ -330,9 +470,11 @@ class Queue:
                 self._deliver()
             else:
                 core.refuse(1, to_dead_letter)
-        self._tell_refused()
+        self._admissions.done()
+        self.tell_refused()
 
-    def _tell_refused(self) -> None:
+    def tell_refused(self) -> None:
+        """Tell whoever published it what the queue did not take."""
         for pid, pseq in self.core.take_refused():
             channel = self.host.channels.get(pid)
             if channel is not None and pseq:
@@ -362,8 +504,8 @@ class Queue:
         if self.damage is not None:
             return
         self.damage = reason
-        if isinstance(self.log, DurableLog):
-            self.log.damage = reason
+        if self.log.kept is not None:
+            self.log.kept.damage = reason
         consumers = self.consumers.clear()
         self.core.set_consumers([])
         cure = "restore the data folder from a backup, or delete the queue"
@@ -371,7 +513,7 @@ class Queue:
         self._answer_gets()
         for consumer in consumers:
             consumer.cancelled()
-        self._release_parked()
+        self._holding.release()
 
     def _count_returns(self) -> None:
         """Requeued messages of a counted queue: the number of returns stands in x-delivery-count."""
@@ -383,14 +525,15 @@ class Queue:
                 self.core.throw_away(message, seq, REASON_DELIVERY_LIMIT)
             else:
                 counts.append((seq, returns))
-                self.core.put_back(_with_delivery_count(message, returns), seq, expiry, returns)
+                self.core.put_back(with_delivery_count(message, returns), seq, expiry, returns)
         self.log.requeue(counts, self.host.now)
 
     def _dead_letter(self) -> None:
         """Send what was rejected, expired or dropped to the dead-letter exchange."""
-        if isinstance(self.log, DurableLog):
+        if self.outlives:
+            assert self.log.kept is not None
             if self.letters is None:
-                self.letters = Letters(self, self.log)
+                self.letters = Letters(self, self.log.kept)
             self.letters.send(self.core.take_dying(settle=False))
             return
         exchange = self.settings.dead_letter_exchange
@@ -404,63 +547,27 @@ class Queue:
 
     # --- dead letters from others ---------------------------------------------------------------
 
-    def receive(self, message: Message, sender: Sender, number: int, *, is_resent: bool) -> None:
-        """Take a numbered dead letter, unless the log has it; the sender hears when it is durable.
-
-        A damaged queue takes nothing: its letters stay where they died until it is whole again, or gone.
-        """
-        assert isinstance(self.log, DurableLog)
-        if number <= self.log.letters.get(sender.queue_id, 0):
-            # It is in the log, but maybe not on disk yet: one sent again over a new link is no safer for it.
-            self.log.when_durable(self.log.end, lambda: sender.arrived(number))
-            return
-        if self.damage is None:
-            self.core.push(message, sender.queue_id | PID_OF_LETTERS, number, is_resent)
-        self._receiving.append((sender, number))
-
-    def _note_received(self) -> None:
-        """The letters that waited are in the log now."""
-        assert isinstance(self.log, DurableLog)
-        received, self._receiving = self._receiving, []
-        for sender, number in received:
-            self.log.letters[sender.queue_id] = number
-        self.log.when_durable(self.log.end, lambda: _tell_senders(received))
+    def receive(self, message: Message | Rows, sender: Sender, number: int, *, is_resent: bool) -> None:
+        """Take a numbered letter or rows, unless the log has them; the sender hears when that is durable."""
+        if self._inbox is None:
+            self._inbox = Inbox(self)
+        self._inbox.receive(message, sender, number, is_resent=is_resent)
 
     def _refuse_letter(self, source: int, number: int) -> None:
-        """There is no room for a dead letter: it is lost, and its sender goes on."""
-        if self.damage is not None:
-            return
-        goes_on = self.core.dead_letter and self.settings.overflow == "reject-publish-dlx"
-        self.dead_letters_dropped += not goes_on
-        for at, (sender, waiting) in enumerate(self._receiving):
-            if sender.queue_id == source and waiting == number:
-                del self._receiving[at]
-                sender.arrived(number)
-                return
+        """There is no room for a dead letter."""
+        if self.damage is None and self._inbox is not None:
+            goes_on = self.core.dead_letter and self.settings.overflow == "reject-publish-dlx"
+            self.dead_letters_dropped += not goes_on
+            self._inbox.refuse(source, number)
 
     # --- time -----------------------------------------------------------------------------------
 
-    def _wake_in(self, delay_us: int) -> None:
+    def wake_in(self, delay_us: int) -> None:
         """Ask for a turn; a timer that fires too early only costs a look."""
         at = self.host.now.mono + max(delay_us, 0)
         if self._wake_at <= self.host.now.mono or at < self._wake_at:
             self._wake_at = at
             self.host.wake_queue(self, at)
-
-    def _sweep(self, wall: int) -> None:
-        """Discard what expired behind a living head, some of it per pass and not more often than needed."""
-        now = self.host.now.mono
-        if self._sweep_position == 0:
-            wait = max(self.core.sweep_at - wall, self._sweep_not_before - now)
-            if wait > 0:
-                self._wake_in(wait)
-                return
-        self._sweep_not_before = now + limits.sweep_pause_us
-        self._sweep_position = self.core.sweep(wall, self._sweep_position, limits.sweep_entries)
-        if self._sweep_position:
-            self.core.touch()
-        elif self.core.sweep_at:
-            self._sweep(wall)
 
     def _expire_unused(self) -> None:
         """x-expires: delete the queue once nobody consumed, got or declared it for that long."""
@@ -469,7 +576,7 @@ class Queue:
             return
         left = self.used_at + self.settings.expires_us - self.host.now.mono
         if left > 0:
-            self._wake_in(left)
+            self.wake_in(left)
         else:
             self._delete()
 
@@ -478,67 +585,16 @@ class Queue:
         command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
         self.host.propose(command, done, record.outlives_restart)
 
-    # --- pace -----------------------------------------------------------------------------------
-
-    def pace_us(self) -> int:
-        """How long to hold the confirm of a publish so that busy consumers stay close to the head.
-
-        Only consumers that take thousands of messages per second count, and the time is short: a burst is
-        still taken at once, a queue without such consumers confirms at full speed.
-        """
-        backlog = self.core.ready - limits.pace_messages
-        if backlog <= 0 or self._rate < limits.pace_rate_min:
-            return 0
-        return min(backlog * 1_000_000 // self._rate, limits.pace_us_max)
-
-    def _measure(self) -> None:
-        """How many messages per second consumers took lately."""
-        elapsed = self.host.now.mono - self._measured_at
-        if elapsed >= limits.pace_window_us:
-            taken = self.core.delivered + self.core.delivered_no_ack
-            self._rate = (taken - self._measured_taken) * 1_000_000 // elapsed
-            self._measured_at, self._measured_taken = self.host.now.mono, taken
-
     # --- back-pressure --------------------------------------------------------------------------
 
+    def pace_us(self, unconfirmed: int) -> int:
+        """How long to hold the confirm of a publish so that busy consumers stay close to the head."""
+        return self.pace.hold_us(unconfirmed)
+
     def is_ahead(self, limit: int) -> bool:
-        """Do publishers run ahead of consumers that would take more? Without one, only memory counts."""
-        if self.core.ready_bytes <= limit:
-            return False
-        return any(
-            member.active and member.core.may_take() and member.is_reading()
-            for member in self.consumers.members
-        )
+        """Do publishers run ahead of consumers or mirrors?"""
+        return self._holding.is_ahead(limit)
 
     def park(self, publisher: Parkable) -> None:
-        """Hold this publishing connection or node until the consumers have caught up."""
-        if publisher not in self._parked:
-            self._parked.append(publisher)
-            publisher.park("ahead")
-            self._wake_in(limits.output_stall_us)
-
-    def _release_if_caught_up(self) -> None:
-        """Look again after a while in any case: a consumer that froze tells nobody."""
-        if self.is_ahead(self.host.settings.publish_ahead_bytes // 2):
-            self._wake_in(limits.output_stall_us)
-        else:
-            self._release_parked()
-
-    def _release_parked(self) -> None:
-        parked, self._parked = self._parked, []
-        for connection in parked:
-            connection.unpark("ahead")
-
-
-def _tell_senders(received: list[tuple[Sender, int]]) -> None:
-    for sender, number in received:
-        sender.arrived(number)
-
-
-def _with_delivery_count(message: Message, count: int) -> Message:
-    """The same message with `x-delivery-count` in its headers; all others keep their bytes."""
-    fields = split_table(raw_headers(message.properties) or bytes(4))
-    kept = [(name, value) for name, value in fields if name != "x-delivery-count"]
-    headers = join_table([*kept, ("x-delivery-count", b"l" + count.to_bytes(8, "big"))])
-    properties = replace_headers(message.properties, headers)
-    return Message(message.exchange, message.routing_key, properties, message.body)
+        """Hold this publishing connection or node until the others have caught up."""
+        self._holding.park(publisher)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from mirrormq.base.errors import AmqpError
 from mirrormq.broker.arguments import QueueSettings
+from mirrormq.broker.confirm import Position
 from mirrormq.kernel.cores import ChannelCore, QueueCore
 from mirrormq.kernel.message import Message
 from mirrormq.meta import records
@@ -17,6 +18,7 @@ from mirrormq.meta import records
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
     from mirrormq.broker.consumer import Consumer, Consumers
+    from mirrormq.broker.queue import Queue
 
 T = TypeVar("T")
 
@@ -51,20 +53,6 @@ class Counts(NamedTuple):
     consumers: int
 
 
-class Marks(Protocol):
-    """How far a queue's log reaches, as far as confirms ask."""
-
-    @property
-    def end(self) -> int:
-        """Position of the last publish."""
-        ...
-
-    @property
-    def durable(self) -> int:
-        """Everything published up to here may be confirmed."""
-        ...
-
-
 class Parkable(Protocol):
     """Somebody who publishes and can be held: a connection, or a home node on behalf of its connections."""
 
@@ -77,8 +65,21 @@ class Parkable(Protocol):
         ...
 
 
+class Rows(NamedTuple):
+    """Committed rows of a sink for one queue, as they travel between nodes (kernel/rows.pyx).
+
+    They are sent like one dead letter whose number is that of the last row.
+    """
+
+    data: bytes
+    first: int
+    """Number of the first row; they are dense."""
+    records: int
+    op: int
+
+
 class Sender(Protocol):
-    """The queue in which a dead letter died, as the letter's target sees it."""
+    """The queue in which a dead letter died, or a staging queue, as the letter's target sees it."""
 
     @property
     def queue_id(self) -> int:
@@ -102,8 +103,8 @@ class QueuePort(Protocol):
     dead_letters_dropped: int
 
     @property
-    def log(self) -> Marks:
-        """What confirms wait for."""
+    def position(self) -> Position:
+        """What the confirm of everything published so far waits for."""
         ...
 
     @property
@@ -166,8 +167,8 @@ class QueuePort(Protocol):
         """Delete the queue; how many messages were ready. Raises 406 if a condition does not hold."""
         ...
 
-    def receive(self, message: Message, sender: Sender, number: int, *, is_resent: bool) -> None:
-        """Take a numbered dead letter; the sender hears when it is durable."""
+    def receive(self, message: Message | Rows, sender: Sender, number: int, *, is_resent: bool) -> None:
+        """Take a numbered dead letter, or rows of a sink; the sender hears when they are durable."""
         ...
 
     def close_batch(self) -> None:
@@ -184,6 +185,10 @@ class QueuePort(Protocol):
 
     def retire(self, successor: "QueuePort") -> None:
         """The master moved from or to this node: hand over to the object that stands for the queue now."""
+        ...
+
+    def take_clients(self, predecessor: "Queue", consumers: "list[Consumer]") -> None:
+        """The master moved away from this node: these consumers, and what clients here hold, belong to it."""
         ...
 
     def is_ahead(self, limit: int) -> bool:

@@ -47,11 +47,33 @@ class ReadBack:
         wanted = self._core.wanted()
         if self.is_reading or wanted is None:
             return
+        if self._from_memory(wanted):
+            self._core.touch()
+            return
         place = self._log.places.at(wanted[1])
         if place is None:
             self._damaged(f"record {wanted[1]} is in no file")
             return
         self._read(Ask(place.file, place.offset, limits.read_back_bytes))
+
+    def _from_memory(self, wanted: tuple[int, int, int, int]) -> bool:
+        """Take what a mirrored queue still has in memory to send it on."""
+        log = self._log
+        recent = log.copy.recent.read(wanted[1], log.end, limits.read_back_bytes) if log.copy else None
+        batches: list[tuple[bytes, int]] = []
+        upto = 0
+        for data in recent or ():
+            head = records.read_head(data, 0)
+            if head is not None and head[5]:
+                batches.append((data, 0))
+                upto = records.last_seq(data, 0)
+        if not batches:
+            return False
+        # What lies behind the run is in the queue's memory.
+        upto = min(upto, wanted[2])
+        aside = log.aside_between(wanted[1], upto)
+        records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, aside)
+        return True
 
     def _read(self, ask: Ask) -> None:
         end = self._log.end_of(ask.file)
@@ -82,7 +104,8 @@ class ReadBack:
             aside = log.aside_between(wanted[1], upto)
             records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, aside)
         except ValueError as mismatch:
-            self._damaged(f"{ask.file} does not hold what it should: {mismatch}")
+            file = self._blamed(ask, batches[0], wanted[1])
+            self._damaged(f"{file} does not hold what it should: {mismatch}")
             return
         # Records that are no publishes were passed too: others who read need them found before this place.
         passed = max(
@@ -108,6 +131,15 @@ class ReadBack:
                     batches.append((data, at))
                     upto = last
         return batches, upto
+
+    def _blamed(self, ask: Ask, batch: tuple[bytes, int], seq: int) -> str:
+        """The file with the hole: what is missing before the first batch found should have been where the
+        search began, though nothing of ours could be read there and it went on in the next file.
+        """
+        head = records.read_head(*batch)
+        place = self._log.places.at(seq)
+        is_before = head is not None and head[3] > seq
+        return place.file if is_before and place is not None else ask.file
 
     def _go_on(self, ask: Ask, size: int, found: Scanned, seq: int) -> None:
         """Nothing of ours in what was read: read on in this file, or go to the next one."""

@@ -13,7 +13,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from mirrormq.broker.exchange import Destination, Exchange, Letter, make_exchange
-from mirrormq.meta import records
+from mirrormq.meta import hidden, records
 
 
 class Walk(NamedTuple):
@@ -41,11 +41,12 @@ class Place:
 class Router:
     """The exchanges and bindings of one vhost."""
 
-    __slots__ = ("_places", "_queues")
+    __slots__ = ("_hidden", "_places", "_queues")
 
-    def __init__(self, queues: Container[str]) -> None:
-        """Route to those names that are in `queues` at the time of asking."""
+    def __init__(self, queues: Container[str], hidden: Container[str] = ()) -> None:
+        """Route to those names that are in `queues` at the time of asking, and never to the `hidden` ones."""
         self._queues = queues
+        self._hidden = hidden
         self._places: dict[str, Place] = {}
 
     def place(self, exchange: str) -> Place | None:
@@ -97,4 +98,5 @@ class Router:
                     following = self._places.get(name)
                     if following is not None:
                         waiting.append(following)
-        return Walk(sorted(name for name in queues if name in self._queues), found=True, keyed=keyed)
+        known = (name for name in queues if name in self._queues and not hidden.is_staging(name))
+        return Walk(sorted(name for name in known if name not in self._hidden), found=True, keyed=keyed)

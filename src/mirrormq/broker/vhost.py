@@ -17,13 +17,14 @@ from mirrormq.broker import replyto
 from mirrormq.broker.arguments import QueueSettings, queue_settings, text
 from mirrormq.broker.deadletter import DeadLetter
 from mirrormq.broker.exchange import Letter
+from mirrormq.broker.mirrorqueue import MirrorQueue
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import QueuePort
 from mirrormq.broker.replyto import Listener
 from mirrormq.broker.routes import Place, Router
 from mirrormq.kernel.frames import Route, RouteMemo
 from mirrormq.kernel.message import Message
-from mirrormq.meta import policy, records
+from mirrormq.meta import policy, records, system
 from mirrormq.meta.tables import Change
 from mirrormq.wire.properties import Properties
 
@@ -50,11 +51,17 @@ class VHost:
         self.host = host
         self.name = name
         self.queues: dict[str, QueuePort] = {}
-        self.router = Router(self.queues)
+        self.router = Router(self.queues, system.names_in(name))
         self.version = 0
         """Grows with every change that may change a route."""
         self._make_queue = make_queue
         self._memos: dict[str, RouteMemo] = {}
+
+    @property
+    def mirror_of(self) -> str:
+        """The cluster this vhost mirrors; empty if it is an ordinary one."""
+        record = self.host.state.vhosts.get(self.name)
+        return "" if record is None else record.mirror_of
 
     # --- routing --------------------------------------------------------------------------------
 
@@ -112,7 +119,7 @@ class VHost:
 
     def _may_publish(self, user: str, place: Place, key: bytes) -> bool:
         record = place.record
-        if record.internal:
+        if record.internal or self.mirror_of:
             return False
         access = self.host.access
         if not access.may(user, self.name, "write", record.name):
@@ -162,10 +169,31 @@ class VHost:
         elif existing.is_local != self.host.is_master(record):
             # In the table first: what its consumers do when they are moved must find the new one.
             successor = self.queues[record.name] = self._make_queue(self.host, self, record, settings)
+            # Publishers that were parked go on at once: by an old route they would reach the old object, and
+            # what they publish next, by a new one, would overtake that.
+            self.forget_routes()
             existing.retire(successor)
         else:
             existing.record = record
             existing.configure(settings)
+
+    def promoted(self) -> None:
+        """The vhost mirrors another cluster no longer: its queues are ordinary ones."""
+        self.forget_routes()
+        for queue in list(self.queues.values()):
+            if isinstance(queue, MirrorQueue):
+                queue.promoted()
+
+    def follow_view(self, record: records.Queue) -> None:
+        """The queue's view has changed: its master may be another one, or none."""
+        existing = self.queues.get(record.name)
+        if existing is None:
+            return
+        if existing.is_local != self.host.is_master(record):
+            self._put_queue(record)
+        elif not existing.is_local:
+            existing.record = record
+            existing.configure(existing.settings)
 
     def _delete_queue(self, record: records.Queue) -> None:
         # Out of the table first: its consumers are told, and what they do then must not find it.

@@ -1,1 +1,1 @@
-"""Small clients for our own tools: `admin` speaks the HTTP admin API. It never imports the broker."""
+"""Small clients for our own tools, of the HTTP admin API and of AMQP. They never import the broker."""

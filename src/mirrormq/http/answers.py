@@ -67,7 +67,7 @@ def of_problem(problem: Problem) -> Fault:
         return Fault(401, "not_authorised", "Access refused.")
     if kind == "not_found":
         return Fault(404, "not_found", text)
-    if kind in ("no_such_vhost", "no_such_user", "no_such_queue", "no_such_connection"):
+    if kind in ("no_such_vhost", "no_such_user", "no_such_queue", "no_such_cursor", "no_such_connection"):
         return not_found()
     if kind == APP_STOPPED:
         return unavailable(text)

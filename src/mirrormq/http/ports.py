@@ -10,6 +10,7 @@ from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
+from mirrormq.node.switch import Switch
 
 
 class Node(AdminHost, Protocol):
@@ -20,6 +21,7 @@ class Node(AdminHost, Protocol):
     news: News
     """What is known of the other nodes."""
     membership: Membership
+    switch: Switch
 
 
 class Driver(Protocol):

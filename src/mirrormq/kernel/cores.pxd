@@ -75,6 +75,7 @@ cdef class QueueCore(QueueStore):
     cdef uint64_t fed_stamp              # the last reader, and the last barrier, that noted this queue
     cdef uint64_t barrier_stamp
     cdef list groups
+    cdef list strays                     # (seq, how) of withheld messages that were given back or rejected
 
     cdef int make_room(self, ChannelCore channel, bint no_ack) except -1
     cdef void hand_out(self, ChannelCore channel, ConsumerCore consumer, Level* at, bint no_ack,

@@ -70,7 +70,7 @@ cdef class ChannelCore(UnackedRing):
         s.at = now_mono
         self.unacked += 1
         queue.unacked += 1
-        queue.unacked_bytes += e.msg.body_len
+        queue.unacked_bytes += e.msg.body_len if e.msg != NULL else 0
         if consumer is not None:
             consumer.unacked += 1
             self.held += not consumer.unbound
@@ -79,7 +79,7 @@ cdef class ChannelCore(UnackedRing):
         """One outstanding delivery ends: settled, returned to its queue, or rejected for good."""
         cdef Slot s = self.find(tag)[0]
         cdef QueueCore queue = <QueueCore>s.queue
-        cdef uint64_t size = s.e.msg.body_len
+        cdef uint64_t size = s.e.msg.body_len if s.e.msg != NULL else 0
         queue.take_end(&s.e, how)
         self.forget(tag)
         self.unacked -= 1
@@ -234,6 +234,7 @@ cdef class QueueCore(QueueStore):
 
     def __cinit__(self):
         self.groups = []
+        self.strays = []
 
     def set_consumers(self, list groups not None) -> None:
         """Consumers as lists by falling priority; within a list they take turns."""
@@ -255,7 +256,7 @@ cdef class QueueCore(QueueStore):
         self.redelivered += e.flags & ENTRY_REDELIVERED
         if no_ack:
             channel.push(False)
-            self.settle_seq(e.seq, AUTO)
+            self.settle_entry(&e, AUTO)
             msg_release(e.msg)
         else:
             channel.track(self, consumer, &e, now_mono)
@@ -292,7 +293,7 @@ cdef class QueueCore(QueueStore):
                 ch = consumer.channel
                 self.make_room(ch, consumer.no_ack)
                 ch.out.put_deliver(ch.number, consumer.tag, ch.next_tag, first.flags & ENTRY_REDELIVERED,
-                                   first.msg)
+                                   first.seq, first.msg)
                 self.hand_out(ch, consumer, at, consumer.no_ack, now_mono)
                 consumer.delivered += 1
                 if consumer.no_ack:
@@ -317,8 +318,8 @@ cdef class QueueCore(QueueStore):
             return False
         self.note_touch()
         self.make_room(channel, no_ack)
-        channel.out.put_get_ok(channel.number, channel.next_tag, first.flags & ENTRY_REDELIVERED, first.msg,
-                               <uint32_t>min(self.ready - 1 + elsewhere, <uint64_t>0xffffffff))
+        channel.out.put_get_ok(channel.number, channel.next_tag, first.flags & ENTRY_REDELIVERED, first.seq,
+                               first.msg, <uint32_t>min(self.ready - 1 + elsewhere, <uint64_t>0xffffffff))
         self.hand_out(channel, None, at, no_ack, now_mono)
         self.got += 1
         return True
@@ -332,9 +333,11 @@ cdef class QueueCore(QueueStore):
         self.note_touch()
         if how == HOW_ACK:
             self.make_range_room()
-            self.settle_seq(e.seq, ACK)
+            self.settle_entry(e, ACK)
             self.acked += 1
             msg_release(e.msg)
+        elif e.msg == NULL and not self.paired and (how != HOW_REJECT or self.dead_letter):
+            self.strays.append((e.seq, how))  # its message has to be read first
         elif how == HOW_REQUEUE or how == HOW_UNSEEN:
             back = e[0]
             # Also if nobody saw it: later ones may have been delivered, and the mark excuses the order.
@@ -346,6 +349,16 @@ cdef class QueueCore(QueueStore):
         else:
             self.discard(e, REJECTED)
         return 0
+
+    def take_strays(self) -> list:
+        """(seq, 1 requeue, 2 reject, 3 never seen) of withheld messages whose deliveries ended."""
+        cdef list strays = self.strays
+        self.strays = []
+        return strays
+
+    @property
+    def has_strays(self) -> bool:
+        return bool(self.strays)
 
     def destroy(self) -> int:
         """The queue is deleted: later acks of its messages change nothing. Returns ready + waiting."""

@@ -52,6 +52,7 @@ cdef class Route:
     cdef readonly list targets
     cdef readonly bint plain
     cdef bytes raw
+    cdef uint64_t age
 
     def __cinit__(self, bytes exchange not None, bytes routing_key not None, list targets not None,
                   bint plain):
@@ -68,6 +69,7 @@ cdef class RouteMemo:
     cdef object resolve
     cdef dict known
     cdef Route last
+    cdef uint64_t age
 
     def __cinit__(self, resolve):
         self.resolve = resolve
@@ -76,6 +78,7 @@ cdef class RouteMemo:
     def clear(self) -> None:
         self.known = {}
         self.last = None
+        self.age += 1
 
     cdef Route find(self, const uint8_t* raw, Py_ssize_t n):
         """`raw` is [len][exchange][len][key]."""
@@ -85,9 +88,11 @@ cdef class RouteMemo:
             return route
         cdef bytes key = PyBytes_FromStringAndSize(<const char*>raw, n)
         cdef dict known = self.known
+        cdef uint64_t age = self.age
         route = known.get(key)
         if route is None:
             route = <Route?>self.resolve(key[1:1 + raw[0]], key[2 + raw[0]:])
+            route.age = age
             if known is not self.known:
                 return route  # cleared meanwhile: good for this message, but not to be remembered
             if len(known) >= MEMO_MAX:
@@ -452,6 +457,10 @@ cdef class FrameReader:
         cdef object event
         ch.route = None
         ch.expect = EXPECT_METHOD
+        if self.memo is not None and route.age != self.memo.age:
+            # The content came later than the method, and the topology changed in between: by the old route it
+            # would go to an object nobody looks at any more, or be overtaken by what is published next.
+            route = self.memo.find(<const uint8_t*>PyBytes_AS_STRING(route.raw), PyBytes_GET_SIZE(route.raw))
         if ch.closing:  # the channel failed while its body was still arriving
             self.drop_partial(ch)
             return None

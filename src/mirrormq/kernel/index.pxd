@@ -37,6 +37,15 @@ cdef struct EntryHeap:
     uint32_t block_count
     uint64_t count
 
+# Seq and epoch at their master of deliveries that ended, as two numbers each.
+cdef struct Pairs:
+    uint64_t* items
+    uint64_t count
+    uint64_t room
+
+cdef int pairs_make_room(Pairs* p) except -1
+cdef void pairs_put(Pairs* p, const Entry* e) noexcept
+
 cdef inline Entry* chunk_items(Chunk* c) noexcept:
     return <Entry*>((<uint8_t*>c) + sizeof(Chunk))
 
@@ -53,6 +62,7 @@ cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
 cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept
 cdef int list_add_run(EntryList* l, uint64_t first, uint64_t last, uint64_t count) except -1
 cdef bint list_ends_with_run(EntryList* l) noexcept
+cdef void list_drop_back(EntryList* l) noexcept
 cdef bint list_front_is_run(EntryList* l) noexcept
 cdef int list_refill(EntryList* l, EntryList* loaded, uint64_t upto) except -1
 

@@ -125,6 +125,21 @@ cdef bint list_ends_with_run(EntryList* l) noexcept:
     return l.back != NULL and l.back.cap == 0
 
 
+cdef void list_drop_back(EntryList* l) noexcept:
+    """Forget the last chunk, in which nothing is left."""
+    cdef Chunk* prev = NULL
+    cdef Chunk* c = l.front
+    while c != l.back:
+        prev = c
+        c = c.next
+    if prev == NULL:
+        l.front = NULL
+    else:
+        prev.next = NULL
+    l.back = prev
+    free(c)
+
+
 cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept:
     """Only the first `kept` entries of chunk `c`, which follows `prev`, are still in it."""
     c.tail = c.head + kept
@@ -226,6 +241,24 @@ cdef int list_refill(EntryList* l, EntryList* loaded, uint64_t upto) except -1:
     list_join(l, loaded)
     list_join(l, &tail)
     return 0
+
+
+cdef int pairs_make_room(Pairs* p) except -1:
+    """After this the next pair has room."""
+    cdef uint64_t* bigger
+    if p.count == p.room:
+        bigger = <uint64_t*>realloc(p.items, (<size_t>p.room * 2 + 16) * sizeof(uint64_t))
+        if bigger == NULL:
+            raise MemoryError()
+        p.items = bigger
+        p.room = p.room * 2 + 16
+    return 0
+
+
+cdef void pairs_put(Pairs* p, const Entry* e) noexcept:
+    p.items[p.count] = e.pseq
+    p.items[p.count + 1] = e.deliveries
+    p.count += 2
 
 
 cdef inline Entry* heap_at(EntryHeap* h, uint64_t i) noexcept:

@@ -48,6 +48,8 @@ cdef Msg* msg_new(const uint8_t* route, uint16_t route_len, const uint8_t* props
 
 
 cdef void msg_release(Msg* m) noexcept:
+    if m == NULL:  # of an entry whose message lies only in the log
+        return
     m.refs -= 1
     if m.refs == 0:
         free(m)

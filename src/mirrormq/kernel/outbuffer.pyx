@@ -181,19 +181,19 @@ cdef class OutBuffer:
             body += part
             left -= part
 
-    cdef int put_record(self, bytes tag, bint redelivered, Msg* m) except -1:
+    cdef int put_record(self, bytes tag, bint redelivered, uint64_t seq, Msg* m) except -1:
         """The message for another node. Delivery tags are dense there; the consumer's tag is its number."""
         cdef uint32_t consumer = 0
         if tag is not None and PyBytes_GET_SIZE(tag) == 4:
             memcpy(&consumer, PyBytes_AS_STRING(tag), 4)
         put_wire(self.reserve(WIRE_HEAD + m.route_len + m.props_len + m.body_len), m,
-                 WIRE_REDELIVERED if redelivered else 0, consumer)
+                 WIRE_REDELIVERED if redelivered else 0, consumer, seq)
         return 0
 
     cdef int put_deliver(self, uint16_t channel, bytes tag, uint64_t delivery_tag, bint redelivered,
-                         Msg* m) except -1:
+                         uint64_t seq, Msg* m) except -1:
         if self.compact:
-            return self.put_record(tag, redelivered, m)
+            return self.put_record(tag, redelivered, seq, m)
         cdef uint32_t tag_len = <uint32_t>PyBytes_GET_SIZE(tag)
         cdef uint32_t size = 4 + 1 + tag_len + 8 + 1 + m.route_len
         cdef uint8_t* p = self.reserve(size + FRAME_OVERHEAD + self.content_size(m))
@@ -210,10 +210,10 @@ cdef class OutBuffer:
         self.put_content(p + 10 + m.route_len, channel, m)
         return 0
 
-    cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, Msg* m,
+    cdef int put_get_ok(self, uint16_t channel, uint64_t delivery_tag, bint redelivered, uint64_t seq, Msg* m,
                         uint32_t left) except -1:
         if self.compact:
-            return self.put_record(None, redelivered, m)
+            return self.put_record(None, redelivered, seq, m)
         cdef uint32_t size = 4 + 8 + 1 + m.route_len + 4
         cdef uint8_t* p = self.reserve(size + FRAME_OVERHEAD + self.content_size(m))
         p = frame_head(p, FRAME_METHOD, channel, size)

@@ -116,6 +116,19 @@ cdef class RangeSet:
         cdef size_t at = self.find(first)
         return at < self.count and self.spans[at].first <= first and self.spans[at].last >= last
 
+    def missing_spans(self, uint64_t first, uint64_t last) -> list:
+        """[(first, last), …] of the seqs of first..last that are not in the set."""
+        cdef size_t at = self.find(first)
+        cdef list out = []
+        while first <= last and at < self.count and self.spans[at].first <= last:
+            if self.spans[at].first > first:
+                out.append((first, self.spans[at].first - 1))
+            first = self.spans[at].last + 1
+            at += 1
+        if first <= last:
+            out.append((first, last))
+        return out
+
     def missing_count(self, uint64_t first, uint64_t last) -> int:
         """How many seqs of first..last are not in the set."""
         cdef size_t at = self.find(first)

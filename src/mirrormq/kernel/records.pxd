@@ -59,6 +59,7 @@ cdef inline void set64(uint8_t* p, uint64_t v) noexcept:
     memcpy(p, &v, 8)
 
 
+cdef void seal(uint8_t* p, const Head* h) noexcept
 cdef bint head_at(const uint8_t* p, uint64_t n, Head* h) noexcept
 cdef bint whole_at(const uint8_t* p, uint64_t n, Head* h) noexcept
 cdef Entry entry_of(const uint8_t* record, uint32_t size, uint64_t seq, uint64_t horizon) except *

@@ -1,7 +1,9 @@
 """The batch: unit of append, checksum, replication and recovery of a queue's records."""
 
+from collections.abc import Container
 from typing import TypeAlias
 
+from mirrormq.kernel.message import Message
 from mirrormq.kernel.ranges import RangeSet
 from mirrormq.kernel.store import QueueStore
 
@@ -32,7 +34,13 @@ PID_OF_HOMES: int
 _Data: TypeAlias = bytes | bytearray | memoryview
 
 def encode_publishes(
-    core: QueueStore, n: int, queue_id: int, epoch: int, first_seq: int, now: int
+    core: QueueStore,
+    n: int,
+    queue_id: int,
+    epoch: int,
+    first_seq: int,
+    now: int,
+    note: bytes | None = ...,
 ) -> tuple[bytes, int]: ...
 def encode_removals(
     core: QueueStore, dead: RangeSet, queue_id: int, epoch: int, seq: int, now: int
@@ -40,6 +48,8 @@ def encode_removals(
 def encode_batch(
     queue_id: int, epoch: int, first_seq: int, now: int, records: list[tuple[int, int, bytes]]
 ) -> bytes: ...
+def encode_staged(queue_id: int, epoch: int, seq: int, now: int, block: _Data) -> bytes: ...
+def staged_blocks(data: _Data, at: int, wanted: Container[int]) -> list[tuple[int, bytes]]: ...
 def read_head(data: _Data, at: int) -> tuple[int, int, int, int, int, int, int] | None: ...
 def is_whole(data: _Data, at: int) -> bool: ...
 def read_tail(data: _Data, end: int) -> tuple[int, int, int] | None: ...
@@ -53,6 +63,7 @@ def refill(
     horizon: int,
     dying: RangeSet | None = ...,
 ) -> int: ...
+def messages(data: _Data, at: int, wanted: set[int]) -> list[tuple[Message, int, int]]: ...
 def last_seq(data: _Data, at: int) -> int: ...
 def copy_kept(
     data: _Data, at: int, dead: RangeSet, after: int, keep: int

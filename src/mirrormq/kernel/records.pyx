@@ -12,13 +12,13 @@ route, properties, body. Tail (24 bytes): queue id u64, first seq u64, records u
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from mirrormq.kernel.crc32c cimport crc_of
 from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, Chunk, Entry, EntryList, chunk_items, entry_cost,
                                     list_push, list_refill)
-from mirrormq.kernel.message cimport (MSG_PERSISTENT, Msg, PropInfo, msg_body, msg_new, msg_route,
-                                      walk_properties)
+from mirrormq.kernel.message cimport (MSG_PERSISTENT, Message, Msg, PropInfo, msg_body, msg_new,
+                                      msg_release, msg_route, walk_properties)
 from mirrormq.kernel.ranges cimport RangeSet
 from mirrormq.kernel.store cimport Level, QueueStore
 
@@ -28,6 +28,10 @@ MARK, TRUNCATE, PROMISE = 16, 17, 18  # notes of the journal, never records of a
 HEAD_BYTES = 56
 PID_OF_LETTERS = 1 << 63
 PID_OF_HOMES = 1 << 62
+
+cdef enum:
+    STAGED_BYTES = 5  # route and properties of a block of rows
+    FLAG_ORIGINS = 1  # of a PUBNOTE: where the publishes before it in its batch come from
 
 cdef void seal(uint8_t* p, const Head* h) noexcept:
     """Write the head in front of its finished records, and the tail behind them."""
@@ -84,8 +88,11 @@ cdef uint8_t* put_publish(uint8_t* p, const Entry* e, uint32_t offset, uint64_t 
 
 
 def encode_publishes(QueueStore core not None, uint64_t n, uint64_t queue_id, uint64_t epoch,
-                     uint64_t first_seq, uint64_t now) -> tuple:
-    """(batch of the first n waiting entries of a queue, how many of them are persistent)."""
+                     uint64_t first_seq, uint64_t now, bytes note=None) -> tuple:
+    """(batch of the first n waiting entries of a queue, how many of them are persistent).
+
+    `note`: the payload of a PUBNOTE record about them that ends the batch.
+    """
     cdef Chunk* c = core.waiting.front
     cdef uint64_t size = 0
     cdef uint64_t left = n
@@ -105,6 +112,8 @@ def encode_publishes(QueueStore core not None, uint64_t n, uint64_t queue_id, ui
             if left == 0:
                 break
         c = c.next
+    if note is not None:
+        size += RECORD + <uint64_t>len(note)
     if size > 0xffffffffu:
         raise ValueError("a batch holds less than 4 GiB")
     out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(HEAD + size + TAIL))
@@ -116,12 +125,17 @@ def encode_publishes(QueueStore core not None, uint64_t n, uint64_t queue_id, ui
         for i in range(c.head, c.tail):
             e = &chunk_items(c)[i]
             persistent += e.msg.flags & MSG_PERSISTENT
-            p = put_publish(p, e, <uint32_t>(n - left), now, core.expiry_of(e.msg, now))
+            p = put_publish(p, e, <uint32_t>(n - left), now,
+                            e.expiry if e.expiry else core.expiry_of(e.msg, now))
             left -= 1
             if left == 0:
                 break
         c = c.next
-    h = Head(<uint32_t>size, 0, queue_id, epoch, first_seq, <uint32_t>n, <uint32_t>n, now)
+    if note is not None:
+        p = record_head(p, <uint32_t>len(note), <uint32_t>n, KIND_PUBNOTE, FLAG_ORIGINS)
+        memcpy(p, PyBytes_AS_STRING(note), len(note))
+    h = Head(<uint32_t>size, 0, queue_id, epoch, first_seq, <uint32_t>(n + (note is not None)), <uint32_t>n,
+             now)
     seal(start, &h)
     return out, persistent
 
@@ -175,6 +189,46 @@ def encode_batch(uint64_t queue_id, uint64_t epoch, uint64_t first_seq, uint64_t
         offset += 1
     h = Head(<uint32_t>size, 0, queue_id, epoch, first_seq, offset, 0, now)
     seal(start, &h)
+    return out
+
+
+def encode_staged(uint64_t queue_id, uint64_t epoch, uint64_t seq, uint64_t now,
+                  const uint8_t[::1] block not None) -> bytes:
+    """A batch of one persistent publish whose body is a block of rows of a sink."""
+    cdef uint64_t payload = PUBLISH_HEAD + STAGED_BYTES + <uint64_t>block.shape[0]
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>(HEAD + RECORD + payload + TAIL))
+    cdef uint8_t* start = <uint8_t*>PyBytes_AS_STRING(out)
+    cdef uint8_t* p = record_head(start + HEAD, <uint32_t>payload, 0, KIND_PUBLISH, FLAG_PERSISTENT)
+    cdef Head h
+    if block.shape[0] == 0 or payload > 0xffffffffu:
+        raise ValueError("a block of this size cannot be written")
+    memset(p, 0, PUBLISH_HEAD + STAGED_BYTES)
+    set64(p, now)
+    p[36] = 3  # bytes of properties
+    p[40] = 2  # bytes of the route: no exchange, no key
+    p[PUBLISH_HEAD + 2] = 0x10  # one property, the delivery mode
+    p[PUBLISH_HEAD + 4] = 2
+    memcpy(p + PUBLISH_HEAD + STAGED_BYTES, &block[0], block.shape[0])
+    h = Head(<uint32_t>(RECORD + payload), 0, queue_id, epoch, seq, 1, 1, now)
+    seal(start, &h)
+    return out
+
+
+def staged_blocks(const uint8_t[::1] data, uint64_t at, object wanted not None) -> list:
+    """[(seq, block), …] of the publishes of a whole batch of a staging queue whose seqs are wanted."""
+    cdef Head h
+    cdef const uint8_t* p
+    cdef uint32_t i, skipped
+    cdef list out = []
+    if not head_at(&data[at], data.shape[0] - at, &h):
+        raise ValueError("no batch here")
+    p = &data[at] + HEAD
+    for i in range(h.records):
+        if p[8] == KIND_PUBLISH and h.first_seq + get32(p + 4) in wanted:
+            skipped = PUBLISH_HEAD + get16(p + RECORD + 40) + get32(p + RECORD + 36)
+            out.append((h.first_seq + get32(p + 4), PyBytes_FromStringAndSize(
+                <char*>p + RECORD + skipped, get32(p) - skipped)))
+        p += RECORD + get32(p)
     return out
 
 
@@ -360,6 +414,27 @@ def refill(QueueStore core not None, uint32_t level, list batches not None, uint
     core.hold(size)
     core.note_touch()
     return count
+
+
+def messages(const uint8_t[::1] data, uint64_t at, set wanted not None) -> list:
+    """[(message, seq, expiry), …] of the publishes of a whole batch whose seqs are wanted."""
+    cdef list out = []
+    cdef Head h
+    cdef const uint8_t* p
+    cdef uint64_t seq
+    cdef uint32_t i
+    cdef Entry e
+    if not head_at(&data[at], data.shape[0] - at, &h):
+        raise ValueError("no batch here")
+    p = &data[at] + HEAD
+    for i in range(h.records):
+        seq = h.first_seq + get32(p + 4)
+        if p[8] == KIND_PUBLISH and seq in wanted:
+            e = entry_of(p, get32(p), seq, 0)
+            out.append((Message.wrap(e.msg), seq, e.expiry))
+            msg_release(e.msg)
+        p += RECORD + get32(p)
+    return out
 
 
 def last_seq(const uint8_t[::1] data, uint64_t at) -> int:

@@ -1,7 +1,7 @@
 # Entries of one queue, and the list of queues to visit (see store.pyx).
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from mirrormq.kernel.index cimport Chunk, Entry, EntryHeap, EntryList, Graveyard
+from mirrormq.kernel.index cimport Chunk, Entry, EntryHeap, EntryList, Graveyard, Pairs
 from mirrormq.kernel.message cimport Msg
 
 # Why a record left its queue (written to the log with the removal).
@@ -31,6 +31,7 @@ cdef class QueueStore:
     cdef public bint dead_letter
     cdef public bint durable             # persistent messages are confirmed when the log has flushed them
     cdef public bint remote              # its master is elsewhere: every publish waits for that one's report
+    cdef public bint paired              # its seqs are tags; what leaves is named by seq and epoch, too
     cdef public bint counted             # returns go through Python: delivery limit and x-delivery-count
     cdef public int64_t ttl_us
     cdef readonly bint gone
@@ -40,6 +41,7 @@ cdef class QueueStore:
     cdef readonly uint64_t resident      # bytes of ready entries in memory, those that came back left out
     cdef readonly int64_t sweep_at       # earliest expiry behind one that lives longer, in memory; 0 = none
     cdef readonly uint64_t published
+    cdef uint64_t unlogged_upto          # entries up to this seq are older than the log
     cdef Worklist work
     cdef Graveyard grave
     cdef bint touched
@@ -52,6 +54,7 @@ cdef class QueueStore:
     cdef Range* ranges
     cdef uint32_t range_count
     cdef uint32_t range_room
+    cdef Pairs pairs                     # of what left a paired queue, in the order of the ranges
 
     cdef int note_touch(self) except -1
     cdef int append(self, Msg* m, uint64_t pid, uint64_t pseq, uint32_t flags=*) except -1
@@ -70,5 +73,6 @@ cdef class QueueStore:
     cdef int remove(self, Level* at, Entry* first, uint8_t reason) except -1
     cdef int make_range_room(self) except -1
     cdef void settle_seq(self, uint64_t seq, uint8_t reason) noexcept
+    cdef void settle_entry(self, const Entry* e, uint8_t reason) noexcept
     cdef void bury_ready(self) noexcept
     cdef void bury_all(self) noexcept

@@ -10,12 +10,13 @@ What can fail for lack of memory comes before the change of place: a MemoryError
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memset
 
 from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Chunk, Entry, EntryHeap, EntryList,
                                     Graveyard, chunk_items, entry_cost, heap_pop, heap_push, heap_top,
                                     list_front, list_front_is_run, list_add_run, list_cut,
                                     list_ends_with_run, list_join, list_pop, list_push, list_refill,
-                                    list_spill)
+                                    list_spill, pairs_make_room, pairs_put)
 from mirrormq.kernel.message cimport Message, Msg, msg_release
 
 REASON_ACK = 1
@@ -72,6 +73,7 @@ cdef class QueueStore:
             self.bury_all()
             free(self.levels)
         free(self.ranges)
+        free(self.pairs.items)
 
     cdef void bury_ready(self) noexcept:
         cdef uint32_t i
@@ -117,8 +119,18 @@ cdef class QueueStore:
         self.append(message.msg, pid, pseq, ENTRY_REDELIVERED if resent else 0)
 
     def take_over(self, QueueStore other not None) -> None:
-        """What waits in another queue, which is about to go, waits here."""
-        list_join(&self.waiting, &other.waiting)
+        """What clients of this node published to another queue, which is about to go, waits here.
+
+        What other nodes and queues sent stays behind: they keep it, and send it to the new master.
+        """
+        cdef Entry e
+        while other.waiting.count:
+            e = list_front(&other.waiting)[0]
+            if e.pid >> 62:
+                msg_release(e.msg)
+            else:
+                list_push(&self.waiting, &e)
+            list_pop(&other.waiting)
         self.note_touch()
 
     @property
@@ -151,7 +163,8 @@ cdef class QueueStore:
         while n:
             e = list_front(&self.waiting)[0]
             e.seq = first_seq
-            e.expiry = self.expiry_of(e.msg, now_wall)
+            if e.expiry == 0:
+                e.expiry = self.expiry_of(e.msg, now_wall)
             self.make_ready(&e)
             list_pop(&self.waiting)
             self.published += 1
@@ -258,8 +271,15 @@ cdef class QueueStore:
             self.ready_bytes = 0
 
     cdef int give_back(self, const Entry* e) except -1:
-        """Ready again, at its own seq."""
-        cdef uint32_t level = self.level_of(e.msg.priority)
+        """Ready again, at its own seq; one that the present log does not know is published again."""
+        cdef Entry again
+        cdef uint32_t level
+        if e.seq <= self.unlogged_upto:
+            again = e[0]
+            again.seq = 0
+            list_push(&self.waiting, &again)
+            return 0
+        level = self.level_of(e.msg.priority)
         heap_push(&self.levels[level].returned, e)
         if level > self.top:
             self.top = level
@@ -284,7 +304,7 @@ cdef class QueueStore:
             list_push(&self.dying, &dying)
             return 0
         self.make_range_room()
-        self.settle_seq(e.seq, reason)
+        self.settle_entry(e, reason)
         msg_release(e.msg)
         return 0
 
@@ -306,7 +326,7 @@ cdef class QueueStore:
                 raise MemoryError()
             self.ranges = bigger
             self.range_room = self.range_room * 2 + 8
-        return 0
+        return pairs_make_room(&self.pairs) if self.paired else 0
 
     cdef void settle_seq(self, uint64_t seq, uint8_t reason) noexcept:
         cdef Range* r
@@ -318,9 +338,16 @@ cdef class QueueStore:
         self.ranges[self.range_count] = Range(seq, seq, reason)
         self.range_count += 1
 
+    cdef void settle_entry(self, const Entry* e, uint8_t reason) noexcept:
+        """The same for an entry. Of a delivery of another node its seq and epoch there are noted, too."""
+        self.settle_seq(e.seq, reason)
+        if self.paired:
+            pairs_put(&self.pairs, e)
+
     def forget_settled(self) -> None:
         """Nobody wants to know what left the queue."""
         self.range_count = 0
+        self.pairs.count = 0
 
     def take_settled(self) -> list:
         """(first seq, last seq, reason) of what left the queue since the last call."""
@@ -329,6 +356,7 @@ cdef class QueueStore:
         for i in range(self.range_count):
             out.append((self.ranges[i].first, self.ranges[i].last, self.ranges[i].reason))
         self.range_count = 0
+        self.pairs.count = 0
         return out
 
     def expire(self, int64_t now_wall) -> int:
@@ -435,6 +463,10 @@ cdef class QueueStore:
         return before - self.ready
 
     @property
+    def has_settled(self) -> bool:
+        return self.range_count != 0
+
+    @property
     def has_dying(self) -> bool:
         return self.dying.count != 0
 
@@ -484,6 +516,26 @@ cdef class QueueStore:
             return
         self.give_back(&e)
         message.msg.refs += 1
+
+    def readmit(self, uint64_t upto) -> int:
+        """All that is ready waits to be admitted again, as it is: the queue gets a log that knows nothing up
+        to this seq. What consumers hold is published again if it comes back. Returns how many there are.
+        """
+        cdef EntryList again
+        cdef Level* at = NULL
+        cdef Entry e
+        cdef uint64_t count = self.ready
+        memset(&again, 0, sizeof(EntryList))
+        while self.head(&at) != NULL:
+            self.pop(at, &e)
+            e.seq = 0
+            list_push(&again, &e)
+        list_join(&again, &self.waiting)
+        self.waiting = again
+        self.unlogged_upto = upto
+        self.published -= count
+        self.note_touch()
+        return count
 
     def throw_away(self, Message message not None, uint64_t seq, uint8_t reason) -> None:
         """A counted entry has used up its deliveries."""

@@ -20,7 +20,9 @@ from mirrormq.log.cursors import Cursor
 from mirrormq.log.disk import LogRefused
 from mirrormq.log.dying import Death
 from mirrormq.log.index import Entry
+from mirrormq.log.origins import Saved as SavedOrigins
 from mirrormq.log.segments import Mark, Segment
+from mirrormq.log.sinkstate import Saved
 
 NAME = "log/checkpoint"
 MAGIC = b"MQC1"
@@ -64,6 +66,14 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     """(serial, offset, seq) of truncations: what lies before that place and above that seq was given up."""
     begins: tuple[int, int] = (0, 0)
     """What the journal has of this queue before this place (serial, offset) is not part of its log."""
+    base: int = 0
+    """Not 0: the copy of a mirrored queue that follows the log behind this seq and may lack live records up
+    to it. With an end of 0 nothing of it counts, whatever the journal holds.
+    """
+    sink: Saved | None = None
+    """Of a staging queue: its transactions."""
+    origins: SavedOrigins | None = None
+    """Of a queue of a mirror: what its messages are copies of."""
 
 
 class RawPart(NamedTuple):

@@ -41,6 +41,8 @@ def fill(log: DurableLog, core: QueueCore, read: Reader, done: Filled, *, is_res
             done(dropped, error)
             return
         log.note_dropped(dropped)
+        # A client may hold one of them: nobody waits for it to come back.
+        log.withheld -= {seq for seq in log.withheld if seq in log.dead}
         _fill_live(log, core, read, lambda error: done(dropped, error))
 
     if is_restarted:
@@ -93,15 +95,15 @@ def find_transients(log: DurableLog, read: Reader, done: Filled) -> None:
 
 
 def _fill_live(log: DurableLog, core: QueueCore, read: Reader, done: Callable[[str | None], None]) -> None:
-    """Ready are all that are neither dead nor set aside."""
-    log.set_aside = RangeSet((seq, seq) for seq in (*log.dying, *log.counts))
+    """Ready are all that are neither dead nor set aside, nor held by consumers."""
+    log.set_aside = RangeSet((seq, seq) for seq in (*log.dying, *log.counts) if seq not in log.withheld)
     live = log.dead.missing_count(1, log.end) if log.end else 0
     first = log.dead.first_missing(1)
     aside = log.set_aside.spans_list()
     if core.max_priority:
         _restore(log, core, read, (first, log.end), done)
         return
-    apart = sum(last - first + 1 for first, last in aside)
+    apart = sum(last - first + 1 for first, last in aside) + len(log.withheld)
     if live > apart:
         total = max(log.written - log.published * RECORD_OVERHEAD, 0)
         body_bytes = total * (live - apart) // max(log.published, 1)
@@ -121,7 +123,12 @@ def _restore(
     done: Callable[[str | None], None],
 ) -> None:
     """Read the live messages of a span; without priorities only those that are set aside."""
-    queue = Replay(core, log.dead, log.set_aside, {}, (_ignore, _ignore))
+    dead = log.dead
+    if log.withheld:
+        dead = dead.copy()
+        for seq in log.withheld:
+            dead.add(seq, seq)
+    queue = Replay(core, dead, log.set_aside, {}, (_ignore, _ignore))
     queue.counts, queue.horizon, queue.is_copy = log.counts, log.redelivered_upto, True
     memory = (limits.share_memory_bytes_min, limits.window_entries, EVERY_SERIAL)
     only_aside = not core.max_priority

@@ -9,6 +9,8 @@ Guarantees
   the *tail*: its records lie in the journal, and memory holds what they say but for the messages.
 - A truncation is in the journal before whatever takes the place of the records it gives up: a restart finds
   the one or the other, never both.
+- A *hollow* copy follows the log behind a base without the records that base calls live: it is no log yet,
+  and becomes one when none of them is live any more.
 - A promotion reads nothing: the master's state is the committed one and the tail on top of it, and messages
   are read back when they are delivered. Only a queue with priorities, with deaths under way or with counted
   returns, and a restarted node that has to find its transient messages, read files first (`copyfill`).
@@ -29,8 +31,8 @@ from mirrormq.kernel.ranges import RangeSet
 from mirrormq.log import journal as journals
 from mirrormq.log.copyfill import fill
 from mirrormq.log.copyread import read_dense
-from mirrormq.log.cursors import Cursors
-from mirrormq.log.disk import Reader
+from mirrormq.log.cursors import Cursors, seq_of
+from mirrormq.log.disk import ReadDone, Reader
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.fold import NOTHING, Dropped, Fold, Pending, encode_epoch
 from mirrormq.log.queuelog import EVERYTHING
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
 _PAIR = struct.Struct("<QQ")
 
 RESET = 1
-"""Flag of a TRUNCATE note: everything is given up, and a full copy begins."""
+"""Flag of a TRUNCATE note: everything is given up, and a full copy begins. With a seq: what follows lies
+behind a base as of there, which only a checkpoint can tell.
+"""
 
 ReadBatches = Callable[[list[bytes] | None, str | None], None]
 """Gets batches that follow each other, or None and why they cannot be given."""
@@ -62,6 +66,8 @@ class Pin:
         """Every record from here on is kept."""
         self.dead = dead
         """What was dead when a full copy began: everything else is kept, too."""
+        self.is_lost = False
+        """It held more than it may, and was released: records it kept may be gone."""
 
     def advance(self, seq: int) -> None:
         """Records before `seq` are not wanted any more."""
@@ -75,8 +81,7 @@ class Pin:
     @property
     def held_bytes(self) -> int:
         """Bytes written since the record this keeps first: what it holds at most."""
-        log = self._copy.log
-        return log.written - log.index.at(self.keep_from).written
+        return self._copy.bytes_from(self.keep_from)
 
 
 class Position(NamedTuple):
@@ -105,10 +110,27 @@ class CopyLog:
         self.pins: list[Pin] = []
         self.copying: Copying | None = None
         """A full copy that is under way: until it is over nothing here counts."""
+        self.hollow = 0
+        """Not 0: records up to here that are live in the committed state may be missing."""
+        self.round = 0
+        """Counts the full copies that began here."""
+        self.missing_from = 1
+        """Of a hollow copy: the first record that may be missing."""
+        self.is_void = False
+        """Hollow, and no checkpoint may say so yet."""
+        self.is_saved = True
+        """A restart finds this log: no checkpoint that tells of its base is under way."""
+        self.held_from: Callable[[], int] = lambda: EVERYTHING
+        """Who is served from this log needs it from here on."""
         self.is_master = is_master
+        self._arriving: list[tuple[int, int]] = []
+        """(end of its batch, seq) of cursors in the tail."""
         self.on_batch: Callable[[bytes, int, int], None] = _ignore
         """Told of every batch the master here appends: its bytes, first seq and number of records."""
         self._dropped = NOTHING
+        self._lost: list[tuple[int, int]] = []
+        """Seqs that no copy has any more, as this node found when it was to be the master."""
+        self._filling: object = None
         self._noted = self.committed.written
         log.copy = self
 
@@ -142,7 +164,7 @@ class CopyLog:
     @property
     def is_complete(self) -> bool:
         """Is this a log, and not the part of one that a full copy has brought so far?"""
-        return self.copying is None
+        return self.copying is None and not self.hollow
 
     @property
     def epochs(self) -> list[tuple[int, int]]:
@@ -167,12 +189,26 @@ class CopyLog:
         return held[0] if held else self.committed.dead
 
     @property
+    def cursors_low(self) -> int:
+        """Records from here on are kept for cursors."""
+        low = self.committed.cursors.low
+        # One that was just opened holds at once, here and on every member that has its record.
+        if self.is_master:
+            return min(low, self.log.cursors.low)
+        return min([low, *(seq for _, seq in self._arriving)])
+
+    @property
     def keep_from(self) -> int:
         """Records from here on are kept whatever becomes of them."""
-        low = self.committed.cursors.low
-        if self.is_master:
-            low = min(low, self.log.cursors.low)  # one that was just opened holds at once
+        low = self.cursors_low
+        held = self.held_from()
+        if self.bytes_from(held) <= limits.copy_hold_bytes_max:
+            low = min(low, held)
         return min([low, *(pin.keep_from for pin in self.pins)])
+
+    def bytes_from(self, seq: int) -> int:
+        """Bytes written since this record: what holding it holds at most."""
+        return self.log.written - self.log.index.at(seq).written if seq <= self.log.end else 0
 
     def hold(self, seq: int) -> Pin:
         """Keep every record from `seq` on until the pin is released."""
@@ -212,6 +248,11 @@ class CopyLog:
 
     def _note(self, batch: bytes, pending: Pending) -> None:
         self.tail.append(pending)
+        self._arriving += [
+            (pending.last, seq_of(payload))
+            for kind, _, _, payload in pending.others
+            if kind == records.CURSOR
+        ]
         self.recent.add(pending.first, pending.last, batch)
 
     def fold(self, seq: int, now: Now) -> None:
@@ -221,8 +262,13 @@ class CopyLog:
         tail, committed = self.tail, self.committed
         while tail and tail[0].last <= seq:
             committed.fold(tail.popleft())
+        if self._arriving:
+            self._arriving = [one for one in self._arriving if one[0] > committed.end]
         if not self.is_master:
             self.log.durable = committed.end
+        for pin in [pin for pin in self.pins if pin.held_bytes > limits.copy_hold_bytes_max]:
+            pin.is_lost = True
+            pin.release()
         if committed.written - self._noted >= limits.copy_mark_bytes:
             self._noted = committed.written
             self._write_note(records.MARK, 0, committed.end, now, flush=False)
@@ -236,6 +282,7 @@ class CopyLog:
             return self.log.end
         while self.tail and self.tail[-1].last > seq:
             self.tail.pop()
+        self._arriving = [one for one in self._arriving if one[0] <= seq]
         self._cut()
         self._note_cut(self._write_note(records.TRUNCATE, 0, self.log.end, now, flush=True))
         return self.log.end
@@ -276,6 +323,46 @@ class CopyLog:
 
     # --- masters come and go ---
 
+    def become_master(self) -> None:
+        """Make this the log of a queue mastered here: its state is that of its end. What a hollow copy lacks
+        is lost: somebody wants to go on without it.
+        """
+        log = self.log
+        assert self.copying is None, "a full copy is under way"
+        log.take_state(self.committed, self.tail)
+        self._lost = [(self.missing_from, self.hollow)] if self.missing_from <= self.hollow else []
+        log.note_dropped(Dropped(self._lost, []))
+        log.durable, log.deliverable = self.committed.end, 0
+        # Whoever was the master before may have been asked to flush any of it.
+        log.last_persistent = log.last_transient = log.end
+        self.is_master = True
+
+    def fill_queue(
+        self,
+        core: QueueCore,
+        read: Reader,
+        done: Callable[[str | None], None],
+        *,
+        is_restarted: bool = False,
+    ) -> None:
+        """Fill the (empty) core of a queue mastered here; `done` gets an error or None.
+
+        `is_restarted`: this process did not receive all of it, so transient messages are dropped, which the
+        first EPOCH record says. If another node becomes the master meanwhile `done` hears nothing.
+        """
+        filling = self._filling = object()
+
+        def read_on(file: str, offset: int, length: int, take: ReadDone) -> None:
+            # Not when it comes too late: the state would be that of a copy by then.
+            read(file, offset, length, lambda *found: take(*found) if self._filling is filling else None)
+
+        def filled(dropped: Dropped, error: str | None) -> None:
+            self._dropped = Dropped([*self._lost, *dropped.seqs], dropped.numbers)
+            self._lost = []
+            done(error)
+
+        fill(self.log, core, read_on, filled, is_restarted=is_restarted)
+
     def into_queue(
         self,
         core: QueueCore,
@@ -284,22 +371,9 @@ class CopyLog:
         *,
         is_restarted: bool = False,
     ) -> None:
-        """Make this the log of a queue mastered here and fill its (empty) core; `done` gets an error or None.
-
-        `is_restarted`: this process did not receive all of it, so transient messages are dropped, which the
-        first EPOCH record says.
-        """
-        log = self.log
-        assert self.copying is None, "a full copy is under way"
-        log.take_state(self.committed, self.tail)
-        log.durable, log.deliverable = self.committed.end, 0
-        self.is_master = True
-
-        def filled(dropped: Dropped, error: str | None) -> None:
-            self._dropped = dropped
-            done(error)
-
-        fill(log, core, read, filled, is_restarted=is_restarted)
+        """Both at once."""
+        self.become_master()
+        self.fill_queue(core, read, done, is_restarted=is_restarted)
 
     def begin_epoch(self, epoch: int, node: str, now: Now) -> None:
         """Write that `node`, this one, is the master from here on; first of all in an epoch."""
@@ -309,13 +383,15 @@ class CopyLog:
         log.epoch = epoch
         dropped, self._dropped = self._dropped, NOTHING
         flags, payload = encode_epoch(node, dropped)
+        opening, log.opening = log.opening, None
         log.write_other(records.EPOCH, flags, payload, now, flush=True)
+        log.opening = opening
 
     def from_queue(self) -> None:
         """Another node is the master now: the log stays, and what this node made of its end does not."""
         self.is_master = False
         self._dropped = NOTHING
-        self.on_batch = _ignore
+        self._filling = None
         log, committed = self.log, self.committed
         # What a copy shows of itself is the committed state; the rest is made anew if it is promoted again.
         log.dead, log.horizon, log.dying, log.counts = (
@@ -325,6 +401,8 @@ class CopyLog:
             committed.counts,
         )
         log.letters, log.refused = committed.letters, committed.refused
+        log.sink, log.origins = committed.sink, committed.origins
+        log.forget_waiters()
 
     def detach(self) -> None:
         """The queue has no mirrors any more: the master's own state is what counts."""

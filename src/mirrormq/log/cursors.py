@@ -13,7 +13,7 @@ Guarantees
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from mirrormq.base import limits
@@ -24,12 +24,17 @@ from mirrormq.log.disk import LogRefused
 from mirrormq.log.index import SeqIndex
 from mirrormq.log.queuelog import EVERYTHING
 
-HERE, DROPPED, LOST = 0, 1, 2
-"""Flags of a CURSOR record."""
+HERE, DROPPED, LOST, CONSUMES = 0, 1, 2, 4
+"""Flags of a CURSOR record. CONSUMES is as HERE, and its reader is the only one who takes from the queue."""
 
 _HEAD = struct.Struct("<QQQB")
 
 Overflow = Literal["lose", "hold"]
+INVALIDATE, BLOCK = "invalidate", "block-publish"
+"""How arguments and policies say it."""
+
+Row = tuple[int, int, bytes]
+"""Kind, flags and payload of a record that is no publish."""
 
 
 class Cursor(NamedTuple):
@@ -45,6 +50,8 @@ class Cursor(NamedTuple):
     """When its reader was heard last (wall µs)."""
     lost: str = ""
     """Why it holds nothing any more."""
+    query: str | None = None
+    """Not None: its reader is the only one who takes messages from the queue, and says this of itself."""
 
 
 class CursorRefused(Exception):
@@ -66,12 +73,17 @@ class Holder(Protocol):
         """Append a record that is no publish."""
         ...
 
+    def write_others(self, rows: "list[Row]", now: Now, *, flush: bool) -> None:
+        """Append some of them as one batch."""
+        ...
+
 
 class Cursors:
     """The cursors of one log."""
 
     __slots__ = (
         "_all",
+        "_consuming",
         "_log",
         "_noted_at",
         "is_over",
@@ -85,6 +97,7 @@ class Cursors:
     def __init__(self, log: Holder) -> None:
         self._log = log
         self._all: dict[str, Cursor] = {}
+        self._consuming: Cursor | None = None
         self._noted_at: dict[str, int] = {}
         self.low = EVERYTHING
         """Records from here on are kept whatever becomes of them."""
@@ -102,6 +115,17 @@ class Cursors:
         """All cursors, lost ones included."""
         return list(self._all.values())
 
+    @property
+    def consuming(self) -> Cursor | None:
+        """The one whose reader alone takes messages from the queue."""
+        return self._consuming
+
+    def set_bounds(self, max_bytes: int | None, max_age_us: int | None, overflow: str | None) -> None:
+        """What a cursor may hold and for how long; None: the defaults, 0: anything."""
+        self.max_bytes = limits.cursor_bytes_max if max_bytes is None else max_bytes
+        self.max_age_us = limits.cursor_age_us if max_age_us is None else max_age_us
+        self.overflow = "hold" if overflow == BLOCK else "lose"
+
     def get(self, name: str) -> Cursor:
         """The cursor with this name; refused if there is none."""
         found = self._all.get(name)
@@ -111,15 +135,17 @@ class Cursors:
 
     # --- what a reader asks ---
 
-    def open_cursor(self, name: str, at: int | None, now: Now) -> Cursor:
+    def open_cursor(self, name: str, at: int | None, now: Now, query: str | None = None) -> Cursor:
         """Begin to keep everything from seq `at` on (None: from what comes next).
 
         A cursor that is there already is returned as it stands. A new one holds from now on, and survives a
-        crash when the log is durable up to its present end.
+        crash when the log is durable up to its present end. With `query` nobody else may take messages.
         """
         log = self._log
         found = self._all.get(name)
         if found is not None:
+            if (found.query is None) != (query is None):
+                raise CursorRefused(f"cursor '{name}' was opened in the other mode")
             return _unless_lost(found)
         if not name or len(name.encode()) > limits.short_string_bytes_max:
             raise CursorRefused("a cursor's name has 1 to 255 bytes")
@@ -132,12 +158,13 @@ class Cursors:
             raise CursorRefused(f"records before {log.low} are no longer kept, {seq} was asked for")
         if seq > log.end + 1:
             raise CursorRefused(f"the log ends with record {log.end}, {seq} was asked for")
-        return self._write(
-            Cursor(name, seq, log.index.epoch_of(seq - 1), now.wall, now.wall), now, flush=True
-        )
+        made = Cursor(name, seq, log.index.epoch_of(seq - 1), now.wall, now.wall, query=query)
+        return self._write(made, now, flush=True)
 
-    def advance(self, name: str, to: int, now: Now) -> Cursor:
-        """The reader is done with everything before `to`. Asking for the same place keeps a cursor young."""
+    def advance(self, name: str, to: int, now: Now, also: Sequence[Row] = ()) -> Cursor:
+        """The reader is done with everything before `to`. Asking for the same place keeps a cursor young.
+        `also` are records to be written in the same batch.
+        """
         found = _unless_lost(self.get(name))
         if to < found.seq or to > self._log.end + 1:
             raise CursorRefused(
@@ -147,10 +174,10 @@ class Cursors:
         moved = found._replace(
             seq=to, epoch=self._log.index.epoch_of(to - 1), moved_at=max(now.wall, found.moved_at)
         )
-        if to == found.seq and now.wall - self._noted_at.get(name, 0) < self.max_age_us // 8:
+        if to == found.seq and not also and now.wall - self._noted_at.get(name, 0) < self.max_age_us // 8:
             self._put(moved)
             return moved
-        return self._write(moved, now, flush=False)
+        return self._write(moved, now, flush=False, also=also)
 
     def drop(self, name: str, now: Now) -> None:
         """Hold nothing for this cursor any more and forget it."""
@@ -206,18 +233,21 @@ class Cursors:
         if flags == DROPPED:
             self._forget(name)
             return
-        if flags not in (HERE, LOST):
+        if flags not in (HERE, LOST, CONSUMES):
             raise LogRefused(f"a CURSOR record with unknown flag {flags}: a newer version wrote it")
-        reason = payload[_HEAD.size + size :].decode() if flags == LOST else ""
+        text = payload[_HEAD.size + size :].decode()
         self._noted_at[name] = time
-        self._put(Cursor(name, seq, epoch, found.opened_at if found is not None else time, time, reason))
+        opened_at = found.opened_at if found is not None else time
+        query = text if flags == CONSUMES else None
+        self._put(Cursor(name, seq, epoch, opened_at, time, text if flags == LOST else "", query))
 
-    def _write(self, cursor: Cursor, now: Now, *, flush: bool) -> Cursor:
+    def _write(self, cursor: Cursor, now: Now, *, flush: bool, also: Sequence[Row] = ()) -> Cursor:
         # Held before it is written: its own append may make the journal go on to a new file.
         self._noted_at[cursor.name] = cursor.moved_at
         if cursor.name not in self._all:
             self._put(cursor)
-        self._log.write_other(records.CURSOR, HERE, encode(cursor, now), now, flush=flush)
+        flags = HERE if cursor.query is None else CONSUMES
+        self._log.write_others([*also, (records.CURSOR, flags, encode(cursor, now))], now, flush=flush)
         self._put(cursor)
         return cursor
 
@@ -231,14 +261,22 @@ class Cursors:
         self._find_low()
 
     def _find_low(self) -> None:
-        self.low = min((one.seq for one in self._all.values() if not one.lost), default=EVERYTHING)
+        held = [one for one in self._all.values() if not one.lost]
+        self.low = min((one.seq for one in held), default=EVERYTHING)
+        self._consuming = next((one for one in held if one.query is not None), None)
 
 
 def encode(cursor: Cursor, now: Now) -> bytes:
     """The payload of a CURSOR record."""
     name = cursor.name.encode()
     time = max(now.wall, cursor.moved_at)
-    return _HEAD.pack(time, cursor.seq, cursor.epoch, len(name)) + name + cursor.lost.encode()
+    text = cursor.lost or cursor.query or ""
+    return _HEAD.pack(time, cursor.seq, cursor.epoch, len(name)) + name + text.encode()
+
+
+def seq_of(payload: bytes) -> int:
+    """Where a CURSOR record says that its cursor stands."""
+    return int(_HEAD.unpack_from(payload)[1])
 
 
 def cursors_of(log: object) -> Cursors:

@@ -26,11 +26,12 @@ from mirrormq.base.types import Now, Seq
 from mirrormq.kernel import records
 from mirrormq.kernel.cores import QueueCore
 from mirrormq.kernel.ranges import RangeSet
-from mirrormq.log import dying
-from mirrormq.log.cursors import Cursors
+from mirrormq.log import dying, origins
+from mirrormq.log.cursors import Cursors, Row
 from mirrormq.log.dying import Death
 from mirrormq.log.fold import PURGE, Fold, Pending
 from mirrormq.log.index import Entry, SeqIndex
+from mirrormq.log.latency import Latencies
 from mirrormq.log.places import Places
 from mirrormq.log.segments import Segments
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 _U64 = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
+_SPAN = struct.Struct("<QQQ")
+ACKNOWLEDGED = 1
+"""Reason of a removal."""
 
 
 class DurableLog(Fold):
@@ -48,6 +52,12 @@ class DurableLog(Fold):
 
     The state it inherits is that of everything up to its end: what the queue's master needs.
     """
+
+    is_open = True
+    takes_publishes = True
+    is_mirrored = False
+    is_over = False
+    is_behind = False
 
     def __init__(self, journal: "Journal", segments: Segments) -> None:
         super().__init__(segments.queue_id, Cursors(self))
@@ -69,10 +79,14 @@ class DurableLog(Fold):
         """
         self.set_aside = RangeSet()
         """Seqs that recovery found dying or counted: they lie among those of messages that are ready."""
+        self.withheld: set[int] = set()
+        """Live, and held by consumers since before this node was the master: not among what is ready."""
         self.low = 1
         """Every record from here on is kept: the lowest seq a reader of the whole stream may begin with."""
         self.last_persistent = 0
         """The last batch of publishes of this process with a persistent one among them ends here."""
+        self.last_transient = 0
+        """The same with one that nobody asked to flush."""
         self.index = SeqIndex()
         self.damage: str | None = None
         """Why the queue cannot be served."""
@@ -94,10 +108,30 @@ class DurableLog(Fold):
         """Serial and offset: what the journal has of this queue before that is not part of its log."""
         self.life = 0
         """Counts the times something was given up: a flush that began before covers nothing above that."""
+        self.opening: Callable[[Now], None] | None = None
+        """Of a mirrored queue: called before a record is written, so that each epoch begins with EPOCH."""
+        self.latencies = Latencies()
+        """How long publishes took to be safe."""
+        self.is_volatile = False
+        """Of a mirrored queue that does not outlive a restart: nobody waits for a flush."""
         self._life_ends: list[tuple[int, int]] = []
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
 
     # --- what others than the queue look at ---
+
+    @property
+    def kept(self) -> "DurableLog":
+        """The log that keeps the records."""
+        return self
+
+    @property
+    def confirmable(self) -> int:
+        """Publishes up to here may be confirmed."""
+        return self.durable
+
+    def when_moved(self, again: Callable[[], None]) -> bool:  # noqa: ARG002
+        """One flush is waited for, of all logs together."""
+        return False
 
     @property
     def committed(self) -> Fold:
@@ -125,18 +159,26 @@ class DurableLog(Fold):
 
     def append(self, core: QueueCore, count: int, now: Now) -> Seq:
         """Write the first `count` waiting entries; return the seq of the first."""
+        if self.opening is not None:
+            self.opening(now)
         first = Seq(self.end + 1)
         batch, persistent = records.encode_publishes(
             core, count, self.queue_id, self.epoch, first, self._wall(now)
         )
-        self.put_batch(batch, first, count, flush=persistent > 0, now=now)
+        is_waited_for = persistent > 0 and not self.is_volatile
+        self.put_batch(batch, first, count, flush=is_waited_for, now=now)
         self.published += count
-        if persistent:
+        if is_waited_for:
             self.last_persistent = self.end
+        if persistent < count or self.is_volatile:
+            self.last_transient = self.end
+        self.latencies.appended(self.end, now.mono)
         return first
 
     def settle(self, core: QueueCore, now: Now) -> None:
         """Write what left the queue since the last call. It asks for no flush: see the journal."""
+        if self.opening is not None and core.has_settled:
+            self.opening(now)
         seq = Seq(self.end + 1)
         batch = records.encode_removals(core, self.dead, self.queue_id, self.epoch, seq, self._wall(now))
         if batch is not None:
@@ -144,6 +186,8 @@ class DurableLog(Fold):
 
     def purge(self, held: Sequence[int], now: Now) -> None:
         """Write that everything so far left the queue, except the entries consumers hold."""
+        if self.opening is not None:
+            self.opening(now)
         upto = self.end
         held = [*held, *self.dying]
         payload = _U64.pack(self._wall(now)) + _U64.pack(upto) + b"".join(map(_U64.pack, sorted(held)))
@@ -155,6 +199,8 @@ class DurableLog(Fold):
         if self.horizon < seq + ahead // 2:
             self.horizon = seq + ahead
             self.write_other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
+            if self.is_volatile and self.copy is None:
+                self.raise_deliverable(self.horizon)
 
     def die(self, deaths: Sequence[Death], now: Now, *, flush: bool = False) -> None:
         """Write what is on its way to the dead-letter exchange. Letters in the same journal ask to flush."""
@@ -169,16 +215,59 @@ class DurableLog(Fold):
             payload = b"".join(_PAIR.pack(seq, count) for seq, count in new)
             self.write_other(records.REQUEUE, 0, payload, now, flush=False)
 
+    def take_between(self, name: str, first: int, to: int, now: Now) -> None:
+        """A cursor's reader has taken what is live from `first` on before `to`, where it goes on: it leaves
+        the queue as if it was acknowledged, in one batch with the cursor.
+        """
+        stays = self.dead
+        if self.dying:
+            stays = self.dead.copy()
+            for seq in self.dying:  # their letters are on the way; they leave when those have arrived
+                stays.add(seq, seq)
+        spans = stays.missing_spans(max(first, 1), to - 1) if to > 1 else []
+        taken = b"".join(_SPAN.pack(*span, ACKNOWLEDGED) for span in spans)
+        row = (records.REMOVE, 0, _U64.pack(self._wall(now)) + taken)
+        self.cursors.advance(name, to, now, [row] if spans else ())
+        for span in spans:
+            self.dead.add(*span)
+        self.forget_counts()
+
     def aside_between(self, first: int, last: int) -> RangeSet:
         """Seqs in this range that are live in the log, but not among those that wait in it to be read: the
-        dying, and those that came back and are counted.
+        dying, those that came back and are counted, and those that consumers hold.
         """
         found = RangeSet()
-        for seqs in (self.dying, self.counts):
+        for seqs in (self.dying, self.counts, self.withheld):
             for seq in seqs:
                 if first <= seq <= last:
                     found.add(seq, seq)
         return found
+
+    def stage(self, block: bytes, now: Now) -> Seq:
+        """Write a block of rows of a sink; return its seq."""
+        if self.opening is not None:
+            self.opening(now)
+        seq = Seq(self.end + 1)
+        batch = records.encode_staged(self.queue_id, self.epoch, seq, self._wall(now), block)
+        self.put_batch(batch, seq, 1, flush=True, now=now)
+        self.published += 1
+        self.last_persistent = self.end
+        return seq
+
+    def append_copies(self, core: QueueCore, runs: Sequence[tuple[int, int]], now: Now) -> Seq:
+        """Write all that waits: copies of these runs of another cluster; return the seq of the first."""
+        if self.opening is not None:
+            self.opening(now)
+        first, count = Seq(self.end + 1), core.pending
+        note = origins.encode(first, runs)
+        wall = self._wall(now)
+        batch, _ = records.encode_publishes(core, count, self.queue_id, self.epoch, first, wall, note)
+        self.dead.add(first + count, first + count)
+        self.put_batch(batch, first, count + 1, flush=True, now=now)
+        self.published += count
+        self.last_persistent = self.end
+        self.note_origins(note)
+        return first
 
     def note_given_up(self, row: int, number: int, now: Now) -> None:
         """Write that a home node will not send its publishes up to this number any more."""
@@ -191,6 +280,10 @@ class DurableLog(Fold):
             done()
         else:
             self._waiters.append((position, done))
+
+    def forget_waiters(self) -> None:
+        """What waits to be durable is another master's business now."""
+        self._waiters.clear()
 
     def end_of(self, file: str) -> int | None:
         """Where the valid batches of a file end; None if they go on to its end."""
@@ -221,6 +314,7 @@ class DurableLog(Fold):
             return  # one node's flush is not enough for anybody
         self.raise_deliverable(horizon)
         self.raise_durable(self.flushed)
+        self.latencies.confirmed(self.durable, self.journal.mono)
 
     def raise_deliverable(self, seq: int) -> None:
         """Entries up to this seq may be delivered from now on."""
@@ -242,12 +336,16 @@ class DurableLog(Fold):
 
     def write_other(self, kind: int, flags: int, payload: bytes, now: Now, *, flush: bool) -> None:
         """Append a record that is no publish."""
+        self.write_others([(kind, flags, payload)], now, flush=flush)
+
+    def write_others(self, rows: list[Row], now: Now, *, flush: bool) -> None:
+        """Append records that are no publishes as one batch: all of them survive, or none."""
+        if self.opening is not None:
+            self.opening(now)
         seq = Seq(self.end + 1)
-        batch = records.encode_batch(
-            self.queue_id, self.epoch, seq, self._wall(now), [(kind, flags, payload)]
-        )
-        self.dead.add(seq, seq)
-        self.put_batch(batch, seq, 1, flush=flush, now=now)
+        batch = records.encode_batch(self.queue_id, self.epoch, seq, self._wall(now), rows)
+        self.dead.add(seq, seq + len(rows) - 1)
+        self.put_batch(batch, seq, len(rows), flush=flush and not self.is_volatile, now=now)
 
     def put_batch(self, batch: bytes, first: int, count: int, *, flush: bool, now: Now) -> None:
         """Append a batch that follows the end; the caller counts its publishes."""
@@ -260,6 +358,16 @@ class DurableLog(Fold):
         self.end = Seq(first + count - 1)
         if self.copy is not None and self.copy.is_master:
             self.copy.appended(batch)
+        elif self.copy is None and self.is_volatile:
+            self.raise_durable(self.end)
+
+    def begin_at(self, end: int) -> None:
+        """Begin behind this seq: everything up to it was in no log, or is gone."""
+        self.end = self.durable = self.flushed = Seq(end)
+        self.low = end + 1
+        self.segments.end = end
+        if end:
+            self.dead.add(1, end)
 
     def cut(self, end: int, published: int, written: int) -> None:
         """Records above `end` are given up; so many publishes and bytes are left."""

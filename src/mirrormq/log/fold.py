@@ -18,6 +18,11 @@ from mirrormq.log import dying
 from mirrormq.log.cursors import Cursors
 from mirrormq.log.disk import LogRefused
 from mirrormq.log.dying import Death
+from mirrormq.log.origins import Origins
+from mirrormq.log.sinkstate import SinkState
+
+ORIGINS = 1
+"""Flag of a PUBNOTE record: where the publishes of its batch come from."""
 
 PURGE = 1
 """Flag of a REMOVE record: everything up to a seq, except the seqs that follow."""
@@ -97,6 +102,10 @@ class Fold:
         """Numbers of forwarded publishes up to the row that are not there: refused, given up by their home
         node, or transient and dropped by a restart. By pid as in `letters`; known ones leave.
         """
+        self.sink: SinkState | None = None
+        """Of a staging queue that was used: its transactions."""
+        self.origins: Origins | None = None
+        """Of a queue of a mirror: what its messages are copies of."""
         self.published = 0
         """Publishes written so far."""
         self.written = 0
@@ -111,6 +120,8 @@ class Fold:
         self.dying, self.counts, self.last_number = dict(other.dying), dict(other.counts), other.last_number
         self.letters = dict(other.letters)
         self.refused = {row: numbers.copy() for row, numbers in other.refused.items()}
+        self.sink = other.sink.copy() if other.sink is not None else None
+        self.origins = other.origins.copy() if other.origins is not None else None
         self.published, self.written = other.published, other.written
         self.cursors.load(other.cursors.cursors())
 
@@ -142,10 +153,18 @@ class Fold:
             self.note_dying(dying.decode(payload))
         elif kind == records.REQUEUE:
             self.note_counts(payload)
+        elif kind == records.PUBNOTE and flags & ORIGINS:
+            self.note_origins(payload)
         elif kind == records.PUBNOTE:
             self.raise_row(*_PAIR.unpack(payload))
         elif kind == records.CURSOR:
             self.cursors.apply(flags, payload)
+        elif kind in (records.STAGE, records.COMMIT_SET):
+            self.sink = self.sink or SinkState()
+            if kind == records.STAGE:
+                self.sink.stage(flags, payload)
+            else:
+                self.sink.commit(payload)
         elif kind == records.EPOCH:
             self.note_dropped(decode_epoch(flags, payload)[1])
         else:
@@ -183,6 +202,8 @@ class Fold:
     def forget_buried(self) -> None:
         """Deaths whose letters have all arrived are over, and so are the counts of what left."""
         self.dying = {seq: death for seq, death in self.dying.items() if seq not in self.dead}
+        if self.sink is not None:
+            self.sink.forget(self.dead)
         self.forget_counts()
 
     def _tidy(self) -> None:
@@ -200,6 +221,11 @@ class Fold:
         if is_forwarded(pid) and first > before + 1:
             self.refuse(row, before + 1, first - 1)
         self.letters[row] = last
+
+    def note_origins(self, payload: bytes) -> None:
+        """Copies of another cluster's messages are in the log."""
+        self.origins = self.origins or Origins()
+        self.origins.note(payload)
 
     def refuse(self, row: int, first: int, last: int) -> None:
         """These publishes of a home node are not there."""

@@ -56,6 +56,7 @@ class _Flush(NamedTuple):
     upto: tuple[int, int]
     callbacks: list[Callable[[], None]]
     marks: list[tuple[Writer, object]]
+    since: int
 
 
 class Journal:
@@ -80,6 +81,8 @@ class Journal:
         """Bytes of the current file, those waiting for the end of the pass included."""
         self.added_bytes = 0
         self.flush_count = 0
+        self.mono = 0
+        """The time of the last input that could make something durable."""
         self._waiting: list[bytes] = []
         self._written_files: list[str] = []
         self._touched: dict[Writer, None] = {}
@@ -137,6 +140,7 @@ class Journal:
 
     def commit(self, now: Now) -> None:
         """End of the pass: hand over what waits, begin a flush if one is wanted and none is under way."""
+        self.mono = now.mono
         if self._waiting:
             self._hand_over()
         if self._fsync != "always":
@@ -146,7 +150,7 @@ class Journal:
         )
         if is_due and self._flush is None:
             if self._written_files:
-                self._begin_flush()
+                self._begin_flush(now)
             elif self._after_flush:
                 callbacks, self._after_flush = self._after_flush, []
                 self._wants_flush = False
@@ -170,6 +174,7 @@ class Journal:
         if flush is None or token not in flush.tokens:
             return False
         flush.tokens.discard(token)
+        self.mono = now.mono
         if not flush.tokens:
             self._flush = None
             self._flushed = flush.upto
@@ -223,7 +228,11 @@ class Journal:
         if not self._written_files or self._written_files[-1] != name:
             self._written_files.append(name)
 
-    def _begin_flush(self) -> None:
+    def stalled_us(self, mono: int) -> int:
+        """For how long a flush has been under way."""
+        return mono - self._flush.since if self._flush is not None else 0
+
+    def _begin_flush(self, now: Now) -> None:
         files, self._written_files = self._written_files, []
         touched, self._touched = self._touched, {}
         self._wants_flush = False
@@ -236,7 +245,7 @@ class Journal:
             self._outbox.flush(name, token)
         callbacks, self._after_flush = self._after_flush, []
         marks = [(log, log.mark()) for log in touched]
-        self._flush = _Flush(tokens, (self.serial, self.size), callbacks, marks)
+        self._flush = _Flush(tokens, (self.serial, self.size), callbacks, marks, now.mono)
 
 
 def file_name(serial: int) -> str:

@@ -6,7 +6,7 @@ with messages.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import NamedTuple
 
 from mirrormq.base import limits
@@ -87,6 +87,20 @@ class Places:
         self._seqs = [one.seq for one in kept]
         self._firsts.pop(place.file, None)
         self.insert([place])
+
+    def pass_over(self, end: int, segments: Container[str]) -> None:
+        """Everything up to `end` lies in these segments. What a journal file has of it again, since it was
+        given up and adopted once more, must not stand before the segment: what follows would not be found.
+        """
+        twice = [place for place in self._places if place.seq <= end and place.file not in segments]
+        if twice:
+            kept = [place for place in self._places if place.seq > end or place.file in segments]
+            kept += {place.file: Place(end + 1, place.file, place.offset) for place in twice}.values()
+            self._places = sorted(kept)
+            self._seqs = [place.seq for place in self._places]
+            self._firsts = {}
+            for place in self._places:
+                self._firsts.setdefault(place.file, place)
 
     def cut(self, end: int) -> None:
         """Records above `end` were given up: nothing of theirs is to be found."""

@@ -7,10 +7,13 @@ once.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mirrormq.base.types import Now, Seq
 from mirrormq.kernel.cores import QueueCore
+
+if TYPE_CHECKING:
+    from mirrormq.log.durable import DurableLog
 
 EVERYTHING = (1 << 64) - 1
 
@@ -19,7 +22,37 @@ class QueueLog(Protocol):
     """What a queue needs of its log."""
 
     on_progress: Callable[[], None]
-    """Called when more may be delivered."""
+    """Called when more may be delivered, confirmed or written."""
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Do other nodes have to have it, too?"""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Is what it has not confirmed never going to be?"""
+        ...
+
+    @property
+    def is_behind(self) -> bool:
+        """Should publishers wait until more of it is safe?"""
+        ...
+
+    @property
+    def kept(self) -> "DurableLog | None":
+        """The log with the records of this queue; None if they are in memory only."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """May anything be written now? Otherwise it will be, or the queue is about to have another log."""
+        ...
+
+    @property
+    def takes_publishes(self) -> bool:
+        """May publishes be written now? Otherwise they wait."""
+        ...
 
     @property
     def end(self) -> Seq:
@@ -37,8 +70,17 @@ class QueueLog(Protocol):
         ...
 
     @property
+    def confirmable(self) -> int:
+        """Publishes up to here may be confirmed: at least `durable`; more if nobody asked for a flush."""
+        ...
+
+    @property
     def deliverable(self) -> int:
         """Entries up to this seq may be delivered."""
+        ...
+
+    def when_moved(self, again: Callable[[], None]) -> bool:
+        """Call `again` once, when more may be confirmable; False if nobody would: look from time to time."""
         ...
 
     def append(self, core: QueueCore, count: int, now: Now) -> Seq:
@@ -66,6 +108,12 @@ class MemoryLog:
     """A log that promises nothing beyond the life of the process: it only counts."""
 
     deliverable = EVERYTHING
+    kept = None
+    is_open = True
+    takes_publishes = True
+    is_mirrored = False
+    is_over = False
+    is_behind = False
 
     def __init__(self) -> None:
         self.end = Seq(0)
@@ -76,6 +124,15 @@ class MemoryLog:
     def durable(self) -> Seq:
         """What was appended is as durable as it will ever be."""
         return self.end
+
+    @property
+    def confirmable(self) -> int:
+        """The same."""
+        return self.end
+
+    def when_moved(self, again: Callable[[], None]) -> bool:  # noqa: ARG002
+        """Nothing is ever waited for."""
+        return False
 
     def append(self, core: QueueCore, count: int, now: Now) -> Seq:  # noqa: ARG002
         """Number `count` publishes."""

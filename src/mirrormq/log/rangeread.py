@@ -39,9 +39,10 @@ class Piece(NamedTuple):
 class Walk:
     """The batches of one queue that reach seq `position` or lie behind it, in order."""
 
-    def __init__(self, log: DurableLog, position: int) -> None:
+    def __init__(self, log: DurableLog, position: int, *, slice_bytes: int = 0) -> None:
         self._log = log
         self.position = position
+        self._slice = slice_bytes or limits.range_slice_bytes
         self._next: Piece | None = None
         self._asked: Piece | None = None
 
@@ -62,12 +63,8 @@ class Walk:
 
     def feed(self, data: bytes | None, error: str | None) -> list[tuple[bytes, int, Head]]:
         """(data, offset, head) of this queue's batches in what was read."""
-        piece = self._asked
-        assert piece is not None, "nothing was asked for"
         if data is None:
-            if self._log.places.knows(piece.file):
-                raise RangeLost(f"{piece.file} cannot be read: {error}")
-            self._next = None  # emptied or rewritten while we waited
+            self.failed(error)
             return []
         found = scan(data)
         own: list[tuple[bytes, int, Head]] = []
@@ -77,28 +74,39 @@ class Walk:
                 if last >= self.position:
                     own.append((data, at, head))
                     self.position = last + 1
-        self._go_on(piece, len(data), found.resume, found.need)
+        self.passed(len(data), found.resume, found.need)
         return own
 
-    def _go_on(self, piece: Piece, size: int, resume: int, need: int) -> None:
+    def failed(self, error: str | None) -> None:
+        """What was asked for cannot be read: lost, unless it lies elsewhere by now."""
+        piece = self._asked
+        assert piece is not None, "nothing was asked for"
+        if self._log.places.knows(piece.file):
+            raise RangeLost(f"{piece.file} cannot be read: {error}")
+        self._next = None  # emptied or rewritten while we waited
+
+    def passed(self, size: int, resume: int, need: int) -> None:
+        """So many bytes were read; it goes on at `resume`, where a batch takes `need` bytes if not 0."""
+        piece = self._asked
+        assert piece is not None, "nothing was asked for"
         if not self._log.places.knows(piece.file):
             self._next = None
             return
         end = self._log.readable_end(piece.file)
         is_more = size == piece.length and (end is None or piece.offset + size < end)
         if is_more and max(resume, need) > 0:
-            length = max(need, limits.range_slice_bytes)
+            length = max(need, self._slice)
             self._next = Piece(piece.file, piece.offset + resume, length)
         else:
             self._next = self._following(piece.file) or Piece(piece.file, piece.offset + size, 0)
 
     def _locate(self) -> Piece | None:
         place = self._log.places.at(self.position)
-        return Piece(place.file, place.offset, limits.range_slice_bytes) if place is not None else None
+        return Piece(place.file, place.offset, self._slice) if place is not None else None
 
     def _following(self, file: str) -> Piece | None:
         place = self._log.places.after(file)
-        return Piece(place.file, place.offset, limits.range_slice_bytes) if place is not None else None
+        return Piece(place.file, place.offset, self._slice) if place is not None else None
 
 
 class RangeReader:

@@ -25,6 +25,7 @@ from mirrormq.log import checkpoint, journal, segments
 from mirrormq.log.copyfill import EVERY_SERIAL, RECORD_OVERHEAD, fill_now
 from mirrormq.log.copylog import CopyLog
 from mirrormq.log.disk import Disk, LogRefused
+from mirrormq.log.drops import Drops
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.index import Entry
 from mirrormq.log.recent import RecentPool
@@ -104,9 +105,7 @@ class Recovery:
         share = limits.node_memory_bytes // max(len(owners), 1)
         most = max(min(share, limits.queue_memory_bytes), limits.share_memory_bytes_min)
         self._memory = (most, limits.window_entries)
-        """A queue with more bytes in memory than the first keeps half of it, and no more entries than the
-        second.
-        """
+        """With more bytes in memory than the first a queue keeps half, not more entries than the second."""
         self.first_serial = 0
         self.orphans: list[str] = []
         """Files that belong to nothing any more: journal files before the checkpoint, segments of deleted
@@ -140,6 +139,7 @@ class Recovery:
         # Segments first: their records are older than anything the journal still holds of the same queue.
         # Only now is it known which of them died after the checkpoint.
         messages = dropped = 0
+        self.drops = Drops(owner.log for owner in self._owners.values() if owner.core is not None)
         for queue_id, owner in self._owners.items():
             if queue_id in self._copies:
                 restored, transient = self._fill_cut(owner)

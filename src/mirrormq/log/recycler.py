@@ -24,12 +24,14 @@ from mirrormq.kernel import records
 from mirrormq.log import checkpoint, journal
 from mirrormq.log.disk import DiskOutbox, Reader
 from mirrormq.log.durable import DurableLog
+from mirrormq.log.fold import Fold
 from mirrormq.log.index import Entry
 from mirrormq.log.journal import Journal
 from mirrormq.log.places import Place
 from mirrormq.log.rewrite import Rewrite, Search
 from mirrormq.log.scan import Head
 from mirrormq.log.segments import Copied
+from mirrormq.log.sinkstate import Saved
 from mirrormq.log.slices import Gap, Slices
 
 
@@ -195,11 +197,12 @@ class Recycler:
 
     def batches(self, data: bytes, found: list[tuple[int, Head]]) -> bool:
         """Copy what stays of the next batches of the journal file."""
+        assert self._slices is not None
         for at, head in found:
             log = self._logs.get(head[1])
             if log is None or log.damage is not None or not self._takes_part(log):
                 continue
-            if self._source < log.begins[0]:
+            if (self._source, self._slices.at + at) < log.begins:
                 continue  # before a full copy took the place of what was there
             if log.is_own(head[2], head[3]) and not self._stays(log, at, head):
                 self._copy_batch(log, data, at, head)
@@ -258,11 +261,12 @@ class Recycler:
             first + count, time, passed.publishes + publishes, passed.written + size
         )
         keep = log.keep_from
-        if first < keep:
-            log.raise_low(min(keep, first + count))
         if not publishes and first + count <= keep:
+            log.raise_low(first + count)
             return
         kept = records.copy_kept(data, at, log.disposable, log.segments.end, keep)
+        if first < keep and (kept is None or kept[1] < count):
+            log.raise_low(min(keep, first + count))  # at once: no cursor may be opened in what is left out
         if kept is not None:
             copied = Copied(*kept)
             left = records.cut(data, at, first, copied.first) if copied.first > first else None
@@ -333,8 +337,10 @@ class Recycler:
         if rewrite is None:
             return []
         log = rewrite.log
-        if self._logs.get(log.queue_id) is not log or log.damage is not None or rewrite.is_empty:
-            # Deleted or damaged meanwhile; or all of it is dead, and goes as every dead segment does.
+        is_there = self._logs.get(log.queue_id) is log and rewrite.run[0] in log.segments.all
+        if not is_there or log.damage is not None or rewrite.is_empty:
+            # Deleted, damaged or replaced by a full copy meanwhile; or all of it is dead, and goes as every
+            # dead segment does.
             return [] if rewrite.is_empty else [rewrite.file]
         self._was_rewrite = True
         log.segments.swap(rewrite.run, rewrite.made, rewrite.marks)
@@ -443,6 +449,7 @@ class Recycler:
         self._forget_places([*gone, self._file])
         for name in gone:
             self._outbox.remove(name)
+        self._touched.difference_update(gone)
         self._moved = {}
         self._passed = {}
         self._held = {}
@@ -463,9 +470,12 @@ class Recycler:
                     log.places.forget(name)
             if queue_id in self._held:
                 self._keep_held(log, self._held[queue_id])
-            # What was moved may have died since, and its segment with it.
-            moved = self._moved.get(queue_id, [])
-            log.places.insert([place for place in moved if place.file not in gone])
+            # What was moved may have died since, and its segment with it; or a full copy has begun.
+            moved = self._moved.get(queue_id)
+            if moved:
+                files = {*log.segments.files()}.difference(gone)
+                log.places.insert([place for place in moved if place.file in files])
+                log.places.pass_over(log.segments.end, files)
 
     def _keep_held(self, log: DurableLog, place: Place) -> None:
         """What is before this place in its file lies in a segment; unless it was given up meanwhile."""
@@ -499,6 +509,10 @@ def part_of(log: DurableLog) -> checkpoint.QueuePart:
     state, copy = log.committed, log.copy
     if copy is not None and copy.copying is not None and not copy.copying.is_flushed:
         return checkpoint.QueuePart(log.queue_id, 1, 0, 0, 0, 0, [], [], low=1, begins=log.begins)
+    if copy is not None and copy.is_void:
+        return checkpoint.QueuePart(
+            log.queue_id, 1, 0, 0, 0, 0, [], [], low=1, begins=log.begins, base=copy.hollow
+        )
     state.forget_counts()
     if copy is not None:
         state.forget_buried()
@@ -530,7 +544,17 @@ def part_of(log: DurableLog) -> checkpoint.QueuePart:
         promised=copy.promised if copy is not None else 0,
         cuts=log.cuts,
         begins=log.begins,
+        base=copy.hollow if copy is not None else 0,
+        sink=_saved(state),
+        origins=state.origins.save(state.dead) if state.origins is not None else None,
     )
+
+
+def _saved(state: Fold) -> Saved | None:
+    if state.sink is None:
+        return None
+    state.sink.forget(state.dead)
+    return state.sink.save()
 
 
 def _needs(log: DurableLog, first: int, last: int) -> bool:

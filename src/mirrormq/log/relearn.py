@@ -14,12 +14,13 @@ from typing import Any
 from mirrormq.base.types import Seq
 from mirrormq.kernel import records
 from mirrormq.kernel.ranges import RangeSet
-from mirrormq.log import checkpoint, segments
+from mirrormq.log import checkpoint, origins, segments
 from mirrormq.log.copylog import RESET, CopyLog, decode_note
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.fold import Pending
 from mirrormq.log.index import Entry
 from mirrormq.log.places import Place
+from mirrormq.log.sinkstate import SinkState
 
 Where = tuple[int, int]
 """Serial of a journal file and offset in it."""
@@ -36,6 +37,7 @@ class CopyReplay:
         self.seen = RangeSet()
         self.missing: tuple[int, int] | None = None
         """The first records that should lie between two others and do not."""
+        self._since = since
         self._known = log.end
         """What the checkpoint has."""
         self._position: int | None = None
@@ -45,6 +47,9 @@ class CopyReplay:
         self._cuts = sorted(cut for cut in known.cuts if cut[0] >= since) if known is not None else []
         log.cuts = list(self._cuts)
         copy.promised = known.promised if known is not None else 0
+        copy.hollow = known.base if known is not None and known.end else 0
+        self._is_void = known is not None and known.base > known.end
+        """What the journal holds lies behind a base that no checkpoint tells."""
         self._index_start = len(log.index)
         # Of each batch so far: its last seq, and the publishes and bytes up to there, counted from zero.
         self._lasts, self._publishes, self._bytes = array("Q"), array("Q"), array("Q")
@@ -52,7 +57,7 @@ class CopyReplay:
     def batch(self, where: Where, file: str, told: tuple[Any, ...]) -> None:
         """A batch of this queue lies here."""
         size, epoch, first, last, publishes, time, facts = told
-        if where < self._begins:
+        if where[0] < self._since or where < self._begins or self._is_void:
             return
         self._cut_before(where)
         copy, log = self.copy, self.copy.log
@@ -68,7 +73,8 @@ class CopyReplay:
         self.seen.add(first, last)
         if last > log.segments.end:
             counts = (self._publishes[-1], self._bytes[-1]) if self._lasts else (0, 0)
-            if log.places.note(first, file, where[1]):
+            # Of a batch that was moved to a segment, in a file that had to stay, the dead end is left here.
+            if log.places.note(max(first, log.segments.end + 1), file, where[1]):
                 log.index.note(Entry(first, time, *counts))
             log.index.note_epoch(epoch, first)
             log.last_serial = where[0]
@@ -80,14 +86,17 @@ class CopyReplay:
 
     def note(self, where: Where, kind: int, flags: int, value: int) -> None:
         """The journal notes something about this queue."""
-        if where <= self._begins:
-            return
+        if where[0] < self._since or where <= self._begins:
+            return  # in a file that is kept for another queue, for one
         self._cut_before(where)
         copy = self.copy
         if kind == records.PROMISE:
             copy.promised = max(copy.promised, value)
         elif kind == records.TRUNCATE and flags & RESET:
             self._begin_again(where)
+            self._is_void = value > 0
+        elif self._is_void:
+            return
         elif kind == records.TRUNCATE:
             self._cut(value)
             self._note_cut(where, value)
@@ -164,6 +173,8 @@ def load_part(log: DurableLog, part: checkpoint.QueuePart) -> None:
     log.published, log.written = part.published, part.written
     log.index.epochs = [(epoch, first) for epoch, first in part.epochs]
     log.cursors.load(part.cursors)
+    log.sink = SinkState.load(part.sink) if part.sink is not None else None
+    log.origins = origins.load(part.origins)
     log.begins = (part.begins[0], part.begins[1])
     log.segments.load(checkpoint.segments_of(part), part.segments_end, checkpoint.marks_of(part))
     for segment in log.segments.all:

@@ -9,6 +9,7 @@ import re
 from typing import Literal
 
 from mirrormq.base import limits
+from mirrormq.meta import hidden, system
 from mirrormq.meta.patterns import Pattern, permission_pattern
 from mirrormq.meta.records import Permission, TopicPermission, User
 from mirrormq.meta.state import MetaState
@@ -38,7 +39,15 @@ class Access:
         return vhost in self._state.vhosts and (user, vhost) in self._state.permissions
 
     def may(self, user: str, vhost: str, right: Right, resource: str) -> bool:
-        """Whether a user has a right on a queue or exchange (the default exchange by its empty name)."""
+        """Whether a user has a right on a queue or exchange (the default exchange by its empty name).
+
+        Nobody has any on what belongs to the broker itself; the cluster's own queues can be read, and nothing
+        else, whatever the permissions say.
+        """
+        if hidden.is_staging(resource):
+            return False
+        if right != "read" and system.is_system(vhost, resource):
+            return False
         grants = self._grants.get((user, vhost))
         if grants is None:
             grants = self._grants[user, vhost] = _Grants(self._state.permissions.get((user, vhost)))

@@ -30,9 +30,18 @@ class _Command(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class PutVHost(_Command, frozen=True, tag="put-vhost"):
-    """Create a vhost with its `amq.*` exchanges, or replace its description, tags and default queue type."""
+    """Create a vhost with its `amq.*` exchanges, or replace its description, tags and default queue type.
+
+    Only a new one can be a mirror, and stays one until it is promoted.
+    """
 
     vhost: VHost
+
+
+class PromoteMirror(_Command, frozen=True, tag="promote-mirror"):
+    """A vhost that mirrors another cluster becomes an ordinary one."""
+
+    name: str
 
 
 class DeleteVHost(_Command, frozen=True, tag="delete-vhost"):
@@ -246,15 +255,20 @@ class NodeDead(_Command, frozen=True, tag="node-dead"):
     """This start of a node is certain not to act any more; what lived in its memory only is gone.
 
     Mirrored queues it was the master of go to their oldest in-sync member that is live and was not restarted.
+    `returns` is how often it had come back when it was seen to be dead. Refused if that has changed: the word
+    of a leader may be on its way for longer than it leads, and the node may have another one's lease by then.
+    `departed` are nodes on their way out of the cluster: no queue goes to one of them.
     """
 
     node: str
     start: int
     ha_defaults: HaDefaults = "safe"
+    returns: int = 0
+    departed: tuple[str, ...] = ()
 
 
 class NodeReturned(_Command, frozen=True, tag="node-returned"):
-    """A start that was declared dead is heard again, and has been told."""
+    """A start without a lease, maybe declared dead, is heard again, and has been told."""
 
     node: str
     start: int
@@ -313,6 +327,7 @@ class PromoteRestarted(_Command, frozen=True, tag="promote-restarted"):
     node: str
     start: int
     ha_defaults: HaDefaults = "safe"
+    departed: tuple[str, ...] = ()
 
 
 class ForcePromote(_Command, frozen=True, tag="force-promote"):
@@ -348,6 +363,7 @@ class Transaction(_Command, frozen=True, tag="transaction"):
 
 Command = (
     PutVHost
+    | PromoteMirror
     | DeleteVHost
     | PutUser
     | DeleteUser

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
-from mirrormq.meta import commands, policy
+from mirrormq.meta import commands, hidden, policy, system
 from mirrormq.meta.definition_entry import DefinitionError, Entry, entries
 from mirrormq.meta.passwords import ALGORITHMS, ARGON2ID, MD5, SHA256
 from mirrormq.meta.records import (
@@ -77,8 +77,8 @@ def _objects(tables: Tables, vhost: str | None) -> Iterator[tuple[str, Iterator[
         yield "global_parameters", ({"name": record.name, "value": record.value} for record in shared)
     policies = [record for name in names for record in tables.policies_in(name)]
     yield "policies", (_policy_row(record) for record in policies if not record.operator)
-    queues = [record for name in names for record in tables.queues_in(name)]
-    yield "queues", (_queue_row(record, strip) for record in queues if not record.exclusive)
+    queues = [record for name in names for record in system.ordinary(tables.queues_in(name))]
+    yield "queues", (_queue_row(record, strip) for record in queues if _is_public(record))
     exchanges = [record for name in names for record in tables.exchanges_in(name)]
     yield "exchanges", (_exchange_row(record, strip) for record in exchanges if _is_ours(record.name))
     bindings = [record for name in names for record in tables.bindings_in(name)]
@@ -123,6 +123,8 @@ def _vhost_row(tables: Tables, vhost: VHost) -> Table:
     metadata: Table = {"description": vhost.description, "tags": list(vhost.tags)}
     if vhost.default_queue_type:
         metadata["default_queue_type"] = vhost.default_queue_type
+    if vhost.mirror_of:
+        metadata["mirror_of"] = vhost.mirror_of
     limits = tables.vhost_limits.get(vhost.name)
     return {"name": vhost.name, "limits": dict(limits.limits) if limits else [], "metadata": metadata}
 
@@ -189,7 +191,11 @@ def _binding_row(record: Binding, strip: bool) -> Table:
 
 
 def _is_ours(name: str) -> bool:
-    return bool(name) and not name.startswith("amq.")
+    return bool(name) and not name.startswith("amq.") and not hidden.is_staging(name)
+
+
+def _is_public(record: Queue) -> bool:
+    return not record.exclusive and not hidden.is_staging(record.name)
 
 
 def _is_exported(tables: Tables, binding: Binding) -> bool:
@@ -325,6 +331,7 @@ def _read_vhost(entry: Entry) -> commands.Command:
             description=source.text("description", ""),
             tags=tagged.tags("tags", ()),
             default_queue_type=_queue_type(metadata.text("default_queue_type", "")),
+            mirror_of=metadata.text("mirror_of", ""),
         )
     )
 
@@ -363,7 +370,7 @@ def _read_exchange(entry: Entry, check: Check | None) -> Iterator[commands.Comma
 
 
 def _read_queue(entry: Entry, node: str, check: Check | None) -> Iterator[commands.Command]:
-    if not _is_ours(entry.text("name")):
+    if not _is_ours(entry.text("name")) or system.is_system(entry.text("vhost"), entry.text("name")):
         return
     queue = Queue(
         vhost=entry.text("vhost"),

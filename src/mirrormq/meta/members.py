@@ -81,8 +81,10 @@ def node_dead(tables: Tables, command: commands.NodeDead) -> Record:
         raise Refused("guard", f"node '{node.name}' has been started again", node)
     if not node.is_live:
         return node
+    if node.returns != command.returns:
+        raise Refused("guard", f"node '{node.name}' has come back since", node)
     node = msgspec.structs.replace(node, is_live=False)
-    nodes = {**tables.nodes, node.name: node}
+    nodes = views.staying({**tables.nodes, node.name: node}, command.departed)
     lost = views.on_dead(tables, nodes, node.name, command.ha_defaults)
     _drop_queues(tables, [*_volatile(tables, node.name), *lost])
     tables.put(node)
@@ -94,7 +96,7 @@ def node_returned(tables: Tables, command: commands.NodeReturned) -> Record:
     node = _node(tables, command.node)
     if node.start != command.start:
         raise Refused("guard", f"node '{node.name}' has been started again", node)
-    node = msgspec.structs.replace(node, is_live=True)
+    node = msgspec.structs.replace(node, is_live=True, returns=node.returns + 1)
     views.on_returned(tables, {**tables.nodes, node.name: node}, node.name)
     tables.put(node)
     return node

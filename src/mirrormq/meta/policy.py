@@ -7,7 +7,7 @@ Numbers set by both are bounded by the operator's; anything else it sets wins.
 
 from typing import Any, NamedTuple
 
-from mirrormq.meta import policy_keys
+from mirrormq.meta import hidden, policy_keys, system
 from mirrormq.meta.patterns import complaint, try_pattern
 from mirrormq.meta.records import Exchange, Policy, Queue, Table
 from mirrormq.meta.tables import Tables
@@ -23,6 +23,10 @@ class Effective(NamedTuple):
 
 def effective(tables: Tables, record: Queue | Exchange) -> Effective:
     """Find the policies of a queue or exchange and merge their definitions."""
+    if isinstance(record, Queue) and hidden.is_staging(record.name):
+        return Effective(None, None, hidden.STAGING_DEFINITION)
+    if isinstance(record, Queue) and system.is_system(record.vhost, record.name):
+        return Effective(None, None, system.DEFINITION)
     policy = _first_match(tables.ranked_policies(record.vhost, operator=False), record)
     operator = _first_match(tables.ranked_policies(record.vhost, operator=True), record)
     return Effective(policy, operator, merge(policy, operator))

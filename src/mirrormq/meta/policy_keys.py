@@ -49,6 +49,14 @@ def size_of(value: Any) -> int | None:
     return int(found[1]) * _SIZE_UNITS[found[2].lower()]
 
 
+def age_us_of(value: Any) -> int | None:
+    """Microseconds of a number of milliseconds, or of one with a unit as in 7D, 12h, 30m; None: neither."""
+    if _is_integer(value, 0):
+        return int(value) * 1_000
+    found = re.fullmatch(r"(\d{1,9})([DhmsYM])", value) if isinstance(value, str) else None
+    return None if found is None else int(found[1]) * _AGE_UNITS[found[2]] * 1_000_000
+
+
 def _mirroring_problems(definition: Table) -> list[str]:
     """`ha-params` must fit `ha-mode`, and what RabbitMQ has of it does not work without `ha-mode`."""
     if "ha-mode" not in definition:
@@ -98,6 +106,10 @@ def _size(value: Any) -> bool:
     return size_of(value) is not None
 
 
+def _age(value: Any) -> bool:
+    return age_us_of(value) is not None
+
+
 _SIZE_UNITS: dict[str, int] = {"": 1} | {
     letter + ending: base**power
     for power, letter in enumerate("kmgt", 1)
@@ -120,9 +132,19 @@ LOCATORS = (
 )
 """How the master of a new queue may be chosen: RabbitMQ's words for classic and quorum queues, and ours."""
 
+CURSOR_OVERFLOWS = ("invalidate", "block-publish")
+"""What happens when a cursor holds more than it may: it is lost, or publishers wait for its reader."""
+_AGE_UNITS = {"s": 1, "m": 60, "h": 3_600, "D": 86_400, "M": 30 * 86_400, "Y": 365 * 86_400}
+
 _KEYS: dict[str, tuple[Check, str]] = {
     "alternate-exchange": (_text, "{} is not a valid alternate exchange name"),
     "consumer-timeout": (_at_least(1), "{} is not a valid consumer timeout"),
+    "cursor-max-age": (_age, "cursor-max-age takes milliseconds or a time such as 7D or 12h, {} given"),
+    "cursor-max-bytes": (_size, "cursor-max-bytes takes bytes such as 1073741824 or 1GiB, {} given"),
+    "cursor-overflow": (
+        _one_of(*CURSOR_OVERFLOWS),
+        'cursor-overflow must be "invalidate" or "block-publish", got {}',
+    ),
     "dead-letter-exchange": (_text, "{} is not a valid dead letter exchange name"),
     "dead-letter-routing-key": (_text, "{} is not a valid dead letter routing key"),
     "dead-letter-strategy": (

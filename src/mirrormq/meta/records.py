@@ -31,6 +31,8 @@ class VHost(_Record, frozen=True, tag="vhost"):
     description: str = ""
     tags: tuple[str, ...] = ()
     default_queue_type: str = ""
+    mirror_of: str = ""
+    """The cluster whose copy it is, read-only for clients; empty if it is an ordinary one."""
 
     @property
     def identity(self) -> str:
@@ -289,7 +291,8 @@ class Node(_Record, frozen=True, tag="node"):
 
     `role` is the one it is meant to have among those who vote on the metadata; it begins as a non-voter.
     `start` counts the starts of its data folder; `is_live`: that start has not been declared dead.
-    `level` is the highest feature level its software knows.
+    `level` is the highest feature level its software knows. `returns` counts how often this start has come
+    back after a time without a lease: whoever calls it dead must name the last time.
     """
 
     name: str
@@ -298,6 +301,7 @@ class Node(_Record, frozen=True, tag="node"):
     start: int = 0
     is_live: bool = False
     level: int = 1
+    returns: int = 0
 
     @property
     def identity(self) -> str:

@@ -161,6 +161,7 @@ _GUARDED = {
 
 _RULES: dict[type, Callable[[Tables, Any], Record | None]] = {
     commands.PutVHost: topology.put_vhost,
+    commands.PromoteMirror: topology.promote_mirror,
     commands.DeleteVHost: topology.delete_vhost,
     commands.PutUser: accounts.put_user,
     commands.DeleteUser: accounts.delete_user,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mirrormq.meta import commands, views
+from mirrormq.meta import commands, system, views
 from mirrormq.meta.records import Binding, Exchange, Queue, Record, VHost
 from mirrormq.meta.tables import Refused, Tables
 
@@ -23,19 +23,33 @@ PREDECLARED: tuple[tuple[str, str, bool], ...] = (
 )
 """Name, type and `internal` of the exchanges every vhost is born with."""
 
-PREDECLARED_NAMES = frozenset(name for name, _, _ in PREDECLARED)
+EVENT_EXCHANGE, EVENT_VHOST = "amq.rabbitmq.event", "/"
+"""Where the nodes tell what happens, and the vhost that is born with it."""
+
+PREDECLARED_NAMES = frozenset(name for name, _, _ in PREDECLARED) | {EVENT_EXCHANGE}
 
 
 def put_vhost(tables: Tables, command: commands.PutVHost) -> Record:
     """Create a vhost with its exchanges, or change the description of one."""
     vhost = command.vhost
-    is_new = vhost.name not in tables.vhosts
+    existing = tables.vhosts.get(vhost.name)
+    is_new = existing is None
+    if existing is not None:
+        vhost = msgspec.structs.replace(vhost, mirror_of=existing.mirror_of)
     tables.put(vhost)
     if is_new:
-        for name, kind, internal in PREDECLARED:
+        own = ((EVENT_EXCHANGE, "topic", True),) if vhost.name == EVENT_VHOST else ()
+        for name, kind, internal in (*PREDECLARED, *own):
             tables.put(
                 Exchange(vhost=vhost.name, name=name, type=kind, internal=internal, id=tables.next_id())
             )
+    return vhost
+
+
+def promote_mirror(tables: Tables, command: commands.PromoteMirror) -> Record:
+    """Make an ordinary vhost of a mirror."""
+    vhost = msgspec.structs.replace(_vhost(tables, command.name), mirror_of="")
+    tables.put(vhost)
     return vhost
 
 
@@ -103,7 +117,8 @@ def declare_queue(tables: Tables, command: commands.DeclareQueue) -> Record:
     if existing is not None:
         raise Refused("exists", f"queue '{wanted.name}' in vhost '{wanted.vhost}' exists", existing)
     limit = vhost_limit(tables, wanted.vhost, "max-queues")
-    if limit is not None and len(tables.queues_in(wanted.vhost)) >= limit:
+    is_counted = not system.is_system(wanted.vhost, wanted.name)
+    if limit is not None and is_counted and system.count_in(tables, wanted.vhost) >= limit:
         raise Refused(
             "limit",
             f"cannot declare queue '{wanted.name}': "

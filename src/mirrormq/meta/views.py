@@ -226,6 +226,11 @@ _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
 Nodes = Mapping[str, Node]
 
 
+def staying(nodes: Nodes, departed: Iterable[str]) -> dict[str, Node]:
+    """The nodes without those on their way out: a queue that goes to one of them is gone with it."""
+    return {name: node for name, node in nodes.items() if name not in departed}
+
+
 def on_dead(tables: Tables, nodes: Nodes, name: str, defaults: HaDefaults) -> list[Queue]:
     """A node is dead: its queues go to others. Returns those without a master that do not outlive that.
 
@@ -330,9 +335,10 @@ def promote_restarted(tables: Tables, command: commands.PromoteRestarted) -> Rec
     node = tables.nodes.get(command.node)
     if node is None or node.start != command.start:
         raise Refused("guard", f"node '{command.node}' has been started again or is gone", node)
+    nodes = staying(tables.nodes, command.departed)
     for view in tables.views_led_by(node.name):
         if not has_master(tables.nodes, view):
-            after = _with_master(tables, tables.nodes, view, may_wait=False, defaults=command.ha_defaults)
+            after = _with_master(tables, nodes, view, may_wait=False, defaults=command.ha_defaults)
             if after is not None:
                 _put(tables, after)
     return node

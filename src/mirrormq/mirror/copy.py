@@ -43,6 +43,7 @@ class Copy:
         """Who wants to know when marks move."""
         log.on_batch = self.appended
         log.on_flushed = self.flushed
+        log.held_from = self.held_from
 
     # --- views ---
 
@@ -80,13 +81,17 @@ class Copy:
             self.master.enter(view)
         mirrors.uneasy[self] = None
         mirrors.dirty_masters.add(self)
+        if self.master.lost_member() is not None:
+            mirrors.hasty[self] = None
 
     def _resign(self) -> None:
         mirrors = self.mirrors
         if self.master is not None:
             self.master = None
+            self.log.resign()
             mirrors.pending.pop(self, None)
             mirrors.uneasy.pop(self, None)
+            mirrors.hasty.pop(self, None)
             self.moved()
 
     def _index(self, view: View, entry: views.Entry | None) -> None:
@@ -114,6 +119,11 @@ class Copy:
     def is_learner(self, node: str) -> bool:
         """Whether a node is not synchronised in the present view."""
         return self.view is not None and views.learner_of(self.view, node) is not None
+
+    def is_unsynced(self, node: str) -> bool:
+        """Whether a node is a learner, or a member that was restarted and has not been taken back."""
+        entry = None if self.view is None else views.member_of(self.view, node)
+        return entry.is_restarted if entry is not None else self.is_learner(node)
 
     # --- serving others ---
 
@@ -167,6 +177,11 @@ class Copy:
         elif self.member is not None:
             self.mirrors.dirty_members.add(self)
             self.member.copied()
+
+    def damaged(self) -> None:
+        """The log was found to be damaged: a mirror leaves its part, and gets a full copy."""
+        if self.member is not None:
+            self.member.ask()
 
     def held_from(self) -> int:
         """The log is needed from this seq on by those who are served from it (F14)."""

@@ -5,6 +5,7 @@ Guarantees
   only moves through a record of this epoch (F3). The received mark likewise, without the flush.
 - A learner is admitted only when it is complete and has flushed all that is committed, and after something of
   this epoch is (F8). The last in-sync member is never removed.
+- Marks wait for a learner that lacks nothing but a flush, for a bounded time.
 - A member that cannot be reached, or that holds everybody up for longer than the policy allows, is taken out
   of the view rather than out of the count.
 """
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 class Master:
     """One mastership, over as many epochs as it lasts."""
 
-    __slots__ = ("confirmed", "connections", "copy", "drops_transient", "durable", "is_sync_wanted",
-                 "own_first", "proposed", "received", "refused", "reports", "stalled_at", "told",
-                 "transfer_to", "transfer_until", "view")  # fmt: skip
+    __slots__ = ("awaited", "awaited_again", "awaited_until", "confirmed", "connections", "copy",
+                 "drops_transient", "durable", "is_sync_wanted", "not_before", "own_first", "proposed",
+                 "received", "refused", "reports", "stalled_at", "told", "transfer_to", "transfer_until",
+                 "view")  # fmt: skip
 
     def __init__(self, copy: "Copy", view: View) -> None:
         self.copy = copy
@@ -54,6 +56,11 @@ class Master:
         self.refused: set[str] = set()
         """Members that could go on only with a full copy."""
         self.proposed: Change | None = None
+        self.not_before = 0
+        """When another change may be asked for, after a refusal."""
+        self.awaited = ""
+        """A learner that has received everything: marks wait for its flush, too, so that it can catch up."""
+        self.awaited_until = self.awaited_again = 0
         self.stalled_at = self.copy.mirrors.mono
         if self.transfer_to and views.member_of(view, self.transfer_to) is None:
             self.transfer_to = ""
@@ -117,6 +124,8 @@ class Master:
         nodes = [entry.node for entry in self.view.members if entry.node != self.copy.mirrors.me]
         if self.proposed is not None and self.proposed.kind == views.ADMIT:
             nodes.append(self.proposed.node)
+        elif self.awaited:
+            nodes.append(self.awaited)
         return nodes
 
     def own_flushed(self) -> int:
@@ -131,6 +140,8 @@ class Master:
         """Compute the marks anew."""
         log, mirrors = self.copy.log, self.copy.mirrors
         received, flushed = log.end, self.own_flushed()
+        if self.awaited and self.report_of(self.awaited) is None:
+            self.awaited = ""
         for node in self.required():
             report = self.report_of(node)
             if report is None:
@@ -148,8 +159,9 @@ class Master:
             self.stalled_at = mirrors.mono
             log.fold(flushed)
             has_moved = True
-        if not self.is_held:
+        if not self.is_held and self.confirmed != self.durable:
             self.confirmed = self.durable
+            has_moved = True
         if log.end > self.durable:
             if self.copy not in mirrors.pending:
                 self.stalled_at = mirrors.mono
@@ -193,9 +205,14 @@ class Master:
     def step(self, now: Now) -> bool:
         """Ask for the next view, if another one is due; whether to look again later."""
         mirrors = self.copy.mirrors
-        if self.proposed is not None:
+        if self.proposed is not None or now.mono < self.not_before:
             return True
+        if self.awaited and now.mono > self.awaited_until:
+            self.awaited = ""
+            mirrors.dirty_masters.add(self.copy)
         if mirrors.proposals >= limits.mirror_proposals_max:
+            if self.lost_member() is not None:
+                mirrors.hasty[self.copy] = None
             return True
         change = self._next_change(now)
         if change is not None:
@@ -203,13 +220,20 @@ class Master:
             return True
         return self._is_uneasy()
 
-    def _next_change(self, now: Now) -> Change | None:
+    def lost_member(self) -> Entry | None:
+        """The first member that has to be taken for gone, and that nobody else takes out of the view."""
+        mirrors = self.copy.mirrors
         for entry in self.view.members:
-            if entry.node == self.copy.mirrors.me:
-                continue
-            if self.copy.mirrors.is_lost(entry.node, entry.start):
-                return self._change(views.REMOVE, entry)
-            if self._is_slow(entry, now.mono):
+            if entry.node != mirrors.me and mirrors.is_lost(entry.node, entry.start):
+                return None if entry.node in mirrors.removing else entry
+        return None
+
+    def _next_change(self, now: Now) -> Change | None:
+        lost = self.lost_member()
+        if lost is not None:
+            return self._change(views.REMOVE, lost)
+        for entry in self.view.members:
+            if entry.node != self.copy.mirrors.me and self._is_slow(entry, now.mono):
                 return self._change(views.DEMOTE, entry)
         for learner in self.view.learners:
             report = self.report_of(learner.node)
@@ -247,7 +271,19 @@ class Master:
         if not self.has_committed():
             self.touch(now)
             return False
-        return self.is_caught_up(report)
+        if not self.is_caught_up(report):
+            self._await(entry, report, now)
+            return False
+        return True
+
+    def _await(self, entry: Entry, report: Report, now: Now) -> None:
+        """A learner whose disk is slower than the others' would never catch up with a mark that moves on: let
+        the mark wait for it, but not for long, and not over and over.
+        """
+        if not self.awaited and report.received >= self.received and now.mono >= self.awaited_again:
+            self.awaited = entry.node
+            self.awaited_until = now.mono + limits.mirror_await_us
+            self.awaited_again = now.mono + 10 * limits.mirror_await_us
 
     def is_complete(self, report: Report) -> bool:
         """F8b."""
@@ -292,6 +328,8 @@ class Master:
             mirrors.proposals -= 1
             if not is_made and self.proposed is change:
                 self.proposed = None
+                # What was refused in this epoch is likely to be refused again: the node may have died.
+                self.not_before = mirrors.mono + limits.mirror_retry_us
                 mirrors.uneasy[self.copy] = None
                 mirrors.dirty_masters.add(self.copy)
                 if change.kind == views.TRANSFER:

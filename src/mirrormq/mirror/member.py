@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.kernel import records
+from mirrormq.log.copylog import NotFollowing
 from mirrormq.mirror import ring
 from mirrormq.mirror.frames import COMPLETE, LEAVE, Again, Base, Hello, Mark, Part, Push, Report, Stop
 from mirrormq.mirror.ports import Data, Event
@@ -62,6 +63,8 @@ class Member:
         """Say hello to the source: the neighbour, or a given one."""
         copy, mirrors = self.copy, self.copy.mirrors
         mirrors.unanswered.pop(copy, None)
+        if copy.log.damage is not None and not self._leaves_damaged():
+            return
         source = source or ring.source_of(self.view, mirrors.me, mirrors.is_reachable)
         if self.source != source:
             self.leave_source()
@@ -77,6 +80,20 @@ class Member:
         self.tries += 1
         self.reported = None
         mirrors.dirty_members.add(copy)
+
+    def _leaves_damaged(self) -> bool:
+        """What cannot be read is given up, but not before this copy is out of the view: nobody else may have
+        it. Whether to go on.
+        """
+        copy, mirrors = self.copy, self.copy.mirrors
+        if self.is_learner and not self.must_keep():
+            mirrors.events.append(Event("damaged", copy.id, mirrors.me))
+            copy.log.reset(mirrors.now)
+            return True
+        self.leave_source()
+        self.is_leaving = True
+        mirrors.dirty_members.add(copy)
+        return False
 
     def hello(self) -> Hello:
         """What this log is, as far as its source has to know."""
@@ -156,6 +173,11 @@ class Member:
             return False
         if after < log.end:
             log.truncate(after, now)
+            if log.end != after:
+                # Whole batches only: the source took another batch for the last common one.
+                mirrors.events.append(Event("misplaced", self.copy.id, self.source))
+                self.ask(self.view.master)
+                return False
         self.window = 0
         self.is_copying = False
         self.is_matched = True
@@ -194,7 +216,16 @@ class Member:
         self.is_matched = False
         self.is_copying = True
         data = memoryview(data)
-        self.copy.log.load_base(data[: flow.base_size], flow.position, data[flow.base_size :], now)
+        try:
+            self.copy.log.load_base(data[: flow.base_size], flow.position, data[flow.base_size :], now)
+        except NotFollowing:
+            self._start_over(now)
+
+    def _start_over(self, now: Now) -> None:
+        """What came of a full copy does not fit what is here."""
+        self.copy.mirrors.events.append(Event("misplaced", self.copy.id, self.source))
+        self.copy.log.reset(now)
+        self.ask()
 
     def copied(self) -> None:
         """A full copy that is complete and flushed is a log like any other: ask for what follows it."""
@@ -210,7 +241,10 @@ class Member:
         """Live records of a full copy."""
         log = self.copy.log
         if self.is_wanted(peer, part.epoch, part.nonce) and log.base and part.position <= log.base:
-            log.adopt_live(data, part.position, now)
+            try:
+                log.adopt_live(data, part.position, now)
+            except NotFollowing:
+                self._start_over(now)
             self.copy.mirrors.dirty_members.add(self.copy)
 
     def on_mark(self, mark: Mark) -> None:

@@ -37,6 +37,8 @@ class Mirrors:
         self.start = start
         self.outside = outside
         self.mono = now.mono
+        self.now = now
+        """The time of the present input."""
         self.copies: dict[int, Copy] = {}
         self.events: list[Event] = []
         self.proposals = 0
@@ -49,6 +51,12 @@ class Mirrors:
         """Mastered here, and another view may be due."""
         self.urgent: set[Copy] = set()
         """Of these, those to be looked at in this pass."""
+        self.hasty: dict[Copy, None] = {}
+        """Mastered here, and a member may be lost: looked at as soon as more may be asked for, and not by the
+        tick, since publishers wait for it.
+        """
+        self.removing: set[str] = set()
+        """Dead nodes that somebody else takes out of all views mastered here."""
         self.to_touch: set[Copy] = set()
         self.unanswered: dict[Copy, int] = {}
         """Hellos without an answer, and until when to wait for it."""
@@ -65,13 +73,17 @@ class Mirrors:
         self._early: dict[int, dict[str, list[Hello | Report]]] = {}
         """What peers said about epochs this node has not heard of."""
 
+    def _note_time(self, now: Now) -> None:
+        self.now = now
+        self.mono = max(self.mono, now.mono)
+
     # --- views ---
 
     def view_changed(self, view: View, log: CopyLog, now: Now, options: Options = DEFAULTS) -> Copy:
         """A view was made; `log` is this node's copy, empty if it has none yet. `options` are those of the
         queue when it is new here; `set_options` changes them.
         """
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         copy = self.copies.get(view.id)
         if copy is None:
             copy = self.copies[view.id] = Copy(self, view.id, log)
@@ -86,7 +98,11 @@ class Mirrors:
         """The policy of a queue says something else."""
         copy = self.copies.get(queue)
         if copy is not None:
+            was_manual = copy.options.is_manual
             copy.options = options if options != DEFAULTS else DEFAULTS
+            if was_manual and not options.is_manual:
+                for stream in list(copy.streams.values()):
+                    stream.copy_now()
             if copy.master is not None:
                 self.dirty_masters.add(copy)
                 self.uneasy[copy] = None
@@ -98,6 +114,7 @@ class Mirrors:
             copy.leave()
             for collection in (self.dirty_masters, self.dirty_members, self.urgent, self.to_touch):
                 collection.discard(copy)
+            self.hasty.pop(copy, None)
 
     def transfer(self, queue: int, node: str, now: Now) -> bool:
         """Hand the queue over to another unchanged member; whether that was begun. Nothing may be appended
@@ -134,7 +151,7 @@ class Mirrors:
 
     def link_up(self, peer: str, start: int, now: Now) -> None:
         """There is a connection to a peer, which is in this life."""
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         link = self.link(peer)
         if link.is_up:
             self.link_down(peer, now)
@@ -143,7 +160,7 @@ class Mirrors:
 
     def link_down(self, peer: str, now: Now) -> None:
         """The connection to a peer is gone."""
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         link = self.link(peer)
         if link.is_up:
             link.is_up, link.down_since = False, now.mono
@@ -157,7 +174,7 @@ class Mirrors:
 
     def suspect(self, peer: str, now: Now, *, is_silent: bool) -> None:
         """A connected peer has said nothing for long, or says something again."""
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         link = self.link(peer)
         if link.is_suspect != is_silent:
             link.is_suspect = is_silent
@@ -166,7 +183,18 @@ class Mirrors:
     def node_dead(self, node: str, start: int) -> None:
         """A life of a node is over, its lease included."""
         self._dead[node] = max(start, self._dead.get(node, 0))
-        self.uneasy.update(dict.fromkeys(copy for copy in self._concerned(node) if copy.master is not None))
+        self.look_at(node)
+
+    def look_at(self, node: str) -> None:
+        """Views that name a node may have to change."""
+        mine = dict.fromkeys(copy for copy in self._concerned(node) if copy.master is not None)
+        self.uneasy.update(mine)
+        self.hasty.update(mine)
+
+    def node_live(self, node: str, start: int) -> None:
+        """A life of a node that was called dead is not over after all."""
+        if self._dead.get(node, 0) >= start:
+            self._dead[node] = start - 1
 
     def writable(self, peer: str) -> None:
         """The link takes more."""
@@ -193,7 +221,7 @@ class Mirrors:
 
     def receive(self, peer: str, data: Data, now: Now) -> None:
         """A frame came; raises BadFrame if it is none."""
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         frame, at = frames.decode(data)
         if not self.link(peer).is_up:
             return
@@ -250,11 +278,16 @@ class Mirrors:
     @property
     def has_more(self) -> bool:
         """Whether another pass is wanted soon: something was left for it."""
-        return bool(self._changes or self.asked or any(link.may_read for link in self._links.values()))
+        return bool(
+            self._changes
+            or self.asked
+            or (self.hasty and self.proposals < limits.mirror_proposals_max)
+            or any(link.may_read for link in self._links.values())
+        )
 
     def end_pass(self, now: Now, *, is_tick: bool = False) -> None:
         """Count, report and send."""
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         self._tell_changes()
         asked, self.asked = self.asked, []
         for stream in asked:
@@ -266,6 +299,8 @@ class Mirrors:
             if copy.master is not None:
                 copy.master.recount(now)
         self._steps(_taken(self.urgent), now)
+        if self.hasty:
+            self._hurry(now)
         for copy in _taken(self.dirty_members):
             if copy.member is not None:
                 copy.member.report()
@@ -275,7 +310,7 @@ class Mirrors:
 
     def tick(self, now: Now) -> None:
         """Time has passed: at least every `mirror_tick_us`."""
-        self.mono = max(self.mono, now.mono)
+        self._note_time(now)
         late = [copy for copy, until in self.unanswered.items() if until <= self.mono]
         for copy in late:
             if copy.member is not None:
@@ -292,6 +327,14 @@ class Mirrors:
             self.uneasy[copy] = None
         self._steps(some, now)
         self.end_pass(now, is_tick=True)
+
+    def _hurry(self, now: Now) -> None:
+        for _ in range(min(len(self.hasty), limits.mirror_slice_queues)):
+            if self.proposals >= limits.mirror_proposals_max:
+                return
+            copy = next(iter(self.hasty))
+            del self.hasty[copy]
+            self._steps((copy,), now)
 
     def _tell_changes(self) -> None:
         left = limits.mirror_slice_queues

@@ -32,11 +32,18 @@ class Snapshot(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """It held back too much and was given up: records of it may be gone."""
+        """It held back too much and was given up, or cannot be read: records of it may be gone."""
         ...
 
-    def read(self, after: int, max_bytes: int, done: Callable[[list[bytes], int], None]) -> None:
-        """Call `done` with sparse batches of the live records behind `after`, and how far they reach."""
+    @property
+    def is_aged(self) -> bool:
+        """It holds so much by now that the log behind it may not be held until the copy is flushed."""
+        ...
+
+    def read(self, after: int, most: tuple[int, int], done: Callable[[list[bytes], int], None]) -> None:
+        """Call `done` with live records behind `after`, `most` so many bytes and records, as the log of the
+        other copy takes them, and how far they reach.
+        """
         ...
 
     def kept(self, upto: int) -> bytes:
@@ -51,24 +58,52 @@ class Snapshot(Protocol):
 class CopyLog(Protocol):
     """The record stream of one queue on this node."""
 
-    stream_id: int
-    """What the heads of its batches say."""
-    end: int
-    """Seq of the last record."""
-    durable: int
-    """Flushed here up to this seq; never above what a truncation left."""
-    low: int
-    """Every record from here on is kept."""
-    folded: int
-    """Everything up to here is known to be committed and is in the state."""
-    copied: int
-    """Of an unfinished full copy: the records up to here have come, and are flushed after a crash."""
-    base: int
-    """Of an unfinished full copy: its K0. 0 if none is under way: the log is complete."""
     on_batch: Callable[[Data, int, int], None]
     """Called for each batch that was appended here, not adopted: (bytes, first seq, number of records)."""
     on_flushed: Callable[[], None]
     """Called when `durable` or `is_complete` has changed."""
+    held_from: Callable[[], int]
+    """Tells from which seq on others need this log (F14); what is above it is kept, up to a bound."""
+
+    @property
+    def stream_id(self) -> int:
+        """What the heads of its batches say."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Seq of the last record; of an unfinished full copy its K0, or what was adopted behind it."""
+        ...
+
+    @property
+    def durable(self) -> int:
+        """Flushed here up to this seq; never above what a truncation left."""
+        ...
+
+    @property
+    def low(self) -> int:
+        """Every record from here on is kept."""
+        ...
+
+    @property
+    def folded(self) -> int:
+        """Everything up to here is known to be committed and is in the state."""
+        ...
+
+    @property
+    def copied(self) -> int:
+        """Of an unfinished full copy: the records up to here have come."""
+        ...
+
+    @property
+    def base(self) -> int:
+        """Of an unfinished full copy: its K0. 0 if none is under way: the log is complete."""
+        ...
+
+    @property
+    def damage(self) -> str | None:
+        """Why this copy cannot be used; None if it can."""
+        ...
 
     @property
     def is_complete(self) -> bool:
@@ -96,11 +131,17 @@ class CopyLog(Protocol):
         ...
 
     def read(self, start: int, max_bytes: int, done: Callable[[list[Data]], None]) -> None:
-        """Call `done` with whole batches from `start` on; with none if `start` is below `low` by now."""
+        """Call `done` with whole batches from `start` on; with none if `start` is below `low` by now, or if
+        they cannot be read.
+        """
         ...
 
     def begin_epoch(self, epoch: int, node: str, now: Now, *, drops_transient: bool) -> None:
-        """Append EPOCH and write in this epoch from now on."""
+        """Append EPOCH and write in this epoch from now on; maybe later, but before anything else."""
+        ...
+
+    def resign(self) -> None:
+        """Nothing is appended here any more: another node is the master."""
         ...
 
     def has_live_upto(self, seq: int) -> bool:
@@ -113,12 +154,19 @@ class CopyLog(Protocol):
 
     def load_base(self, base: Data, position: int, kept: Data, now: Now) -> None:
         """Become a sparse copy as of K0, keeping of what is here only what `kept` names up to `position`.
-        `copied` is `position` then, and `end` is K0.
+        `copied` is `position` then, and `end` is K0. Raises NotFollowing if the copy here does not stand
+        at `position`.
         """
         ...
 
     def adopt_live(self, batches: Data, position: int, now: Now) -> None:
-        """Take sparse batches that reach to this position; with K0 the copy is complete once flushed."""
+        """Take what a snapshot gave and reaches to this position; with K0 the copy is complete once flushed.
+        Raises NotFollowing if it does not belong there, or is damaged.
+        """
+        ...
+
+    def reset(self, now: Now) -> None:
+        """Give up everything, for good: an empty log that is not damaged."""
         ...
 
 
@@ -131,6 +179,8 @@ class Options(NamedTuple):
     """Learners get no old records unless somebody asks for it."""
     sync_bytes_per_second: int = 0
     """0: as fast as the link takes it."""
+    sync_batch_size: int = limits.ha_sync_batch_size
+    """Messages of a full copy that are read and sent at once; never more than `mirror_read_bytes` of them."""
 
 
 class Event(NamedTuple):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mirrormq.base import limits
-from mirrormq.mirror.frames import Again, Base, Hello, Part
+from mirrormq.mirror.frames import Again, Base, Hello, Part, Push
 from mirrormq.mirror.links import Link, Pending
-from mirrormq.mirror.ports import CopyLog, Data, EpochStart, Snapshot
+from mirrormq.mirror.ports import CopyLog, Data, EpochStart, Event, Snapshot
 
 if TYPE_CHECKING:
     from mirrormq.mirror.copy import Copy
@@ -51,6 +51,7 @@ class Stream:
 
     __slots__ = (
         "base",
+        "begun",
         "connection",
         "copy",
         "hello",
@@ -61,6 +62,7 @@ class Stream:
         "not_before",
         "pending",
         "position",
+        "sent",
         "snapshot",
         "state",
     )
@@ -81,6 +83,29 @@ class Stream:
         self.is_queued = False
         self.is_ended = False
         self.not_before = 0
+        self.begun = 0
+        """Where it began to catch up."""
+        self.sent = 0
+        """Bytes of records that were handed to the link."""
+
+    @property
+    def phase(self) -> str:
+        """What it does, in a word for operators."""
+        if self.state in {COPYING, COPIED}:
+            return "copying"
+        if self.state is ASKED or self.base:
+            return "waiting"
+        return "catching-up" if self.state is READING else "complete"
+
+    @property
+    def percent(self) -> int:
+        """How much of what it owed when it began has been sent, by positions."""
+        if self.state is COPYING:
+            return min(99, 100 * self.position // max(1, self.base))
+        if self.state is ASKED or self.base:
+            return 99 if self.state is COPIED else 0
+        owed = self.copy.log.end - self.begun
+        return 100 * (self.position - self.begun) // owed if owed > 0 else 100
 
     @property
     def held_from(self) -> int:
@@ -118,10 +143,22 @@ class Stream:
             return
         if common == limit < hello.end and self.must_wait():
             return
-        if common >= log.low - 1:
+        if common >= log.low - 1 and not self._is_new(common):
             self._begin(common)
         elif self.copy.master is not None and self.copy.master.may_copy_to(self.link.peer):
             self._copy_from(0)
+
+    def _is_new(self, common: int) -> bool:
+        """Whether a mirror that nobody asked to synchronise begins with nothing while there is something to
+        be had: it follows what comes, and gets no old records.
+        """
+        copy = self.copy
+        return (
+            common == 0
+            and copy.options.is_manual
+            and copy.is_learner(self.link.peer)
+            and copy.log.has_live_upto(copy.log.folded)
+        )
 
     def limit(self) -> int | None:
         """What may be served: what is matched here in this epoch (F5)."""
@@ -141,11 +178,12 @@ class Stream:
                 return
             self.link.push(self, [batch], is_start=self._take_start())
             self.position = last
+            self.sent += len(batch)
 
     def read(self) -> None:
         """It is this stream's turn to read what it owes."""
         self.is_queued = False
-        if not self.is_current:
+        if not self.is_current or self.state not in {READING, COPYING}:
             return
         mirrors = self.copy.mirrors
         if self.not_before > mirrors.mono:
@@ -165,7 +203,7 @@ class Stream:
                 if self.snapshot is snapshot and self.is_current:
                     self._copied(snapshot, batches, reach, rate)
 
-            snapshot.read(self.position, size, copied)
+            snapshot.read(self.position, (size, self.copy.options.sync_batch_size), copied)
         else:
             start = self.position + 1
 
@@ -193,7 +231,7 @@ class Stream:
             self.base = flow.position
         else:
             # The peer has taken the copy as far as `after`; go on from there with a new K0.
-            if isinstance(flow, Part):
+            if not isinstance(flow, Push) and (isinstance(flow, Part) or flow.position):
                 self.hello = msgspec.structs.replace(
                     self.hello, copied=pending.after, base=max(self.base, flow.position)
                 )
@@ -219,7 +257,7 @@ class Stream:
     # --- the log ---
 
     def _begin(self, after: int) -> None:
-        self.position = after
+        self.position = self.begun = after
         self.is_start_due = True
         self.state = READING
         if after == self.copy.log.end:
@@ -247,6 +285,11 @@ class Stream:
         self.copy.mirrors.asked.append(self)
 
     def _read(self, batches: list[Data], rate: int) -> None:
+        if not batches and self.position + 1 >= self.copy.log.low:
+            # The disk may come to its senses, or somebody repair it.
+            self._wait_unread()
+            self._behind()
+            return
         if not batches:
             # The log was given up below this stream: see whether it can go on in another way.
             self.hello = msgspec.structs.replace(self.hello, end=self.position)
@@ -261,11 +304,18 @@ class Stream:
         else:
             self._behind()
 
+    def _wait_unread(self) -> None:
+        """What was to be read could not be: not again at once."""
+        mirrors = self.copy.mirrors
+        mirrors.events.append(Event("unreadable", self.copy.id, mirrors.me))
+        self.not_before = max(self.not_before, mirrors.mono + limits.mirror_answer_us)
+
     def _take_start(self) -> bool:
         is_start, self.is_start_due = self.is_start_due, False
         return is_start
 
     def _pay(self, size: int, rate: int) -> None:
+        self.sent += size
         if rate:
             mono = self.copy.mirrors.mono
             self.not_before = max(self.not_before, mono) + size * 1_000_000 // rate
@@ -311,9 +361,15 @@ class Stream:
             self._behind()
 
     def _copied(self, snapshot: Snapshot, batches: list[bytes], reach: int, rate: int) -> None:
-        if snapshot.is_lost:
+        if snapshot.is_lost or (reach >= snapshot.position and snapshot.is_aged):
+            # Before the last records: the peer is done when it has those.
+            if reach <= self.position:
+                self._wait_unread()
             self._copy_from(self.position)
-            return
+            if self.snapshot is None or reach <= self.position:
+                return
+            # What was read is good all the same: whatever is live in the new state was live in the old one.
+            snapshot = self.snapshot
         hello = self.hello
         size = sum(map(len, batches))
         raw: list[Data] = list(batches)

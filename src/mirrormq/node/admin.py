@@ -3,7 +3,8 @@ log, answers.
 
 An answer comes when the change is flushed, so it may come later than the call. Checks and texts are
 RabbitMQ's, since scripts match on them. Requests are grouped by what they are about: `admin_access`,
-`admin_policies`, `admin_objects`, `admin_live`, `admin_cluster`; vhosts and the node itself are here.
+`admin_policies`, `admin_objects`, `admin_mirrors`, `admin_cursors`, `admin_live`, `admin_cluster`; vhosts and
+the node itself are here.
 """
 
 from typing import Any, Protocol
@@ -13,9 +14,19 @@ import msgspec
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import commands, records
 from mirrormq.meta.access import Access
-from mirrormq.node import admin_access, admin_cluster, admin_live, admin_objects, admin_policies, requests
+from mirrormq.node import (
+    admin_access,
+    admin_cluster,
+    admin_cursors,
+    admin_live,
+    admin_mirrors,
+    admin_objects,
+    admin_policies,
+    requests,
+)
 from mirrormq.node.effects import Effects
 from mirrormq.node.inquiry import Inquiries
+from mirrormq.node.membership import Membership
 from mirrormq.node.report import Row, Source
 from mirrormq.node.steps import Answer, Done, Operation, Propose, Refusal, Steps, Waiting, run
 
@@ -30,6 +41,7 @@ class AdminHost(Source, Waiting, Protocol):
     access: Access
     inquiries: Inquiries
     """Questions to other nodes."""
+    membership: Membership
 
 
 class Admin:
@@ -64,6 +76,9 @@ def add_vhost(host: AdminHost, request: requests.AddVHost) -> Steps:
     if request.default_queue_type is not None:
         kind = request.default_queue_type
         changes["default_queue_type"] = "" if kind == "undefined" else kind
+    if request.mirror_of:
+        _check_mirror(host, existing, request.mirror_of)
+        changes["mirror_of"] = request.mirror_of
     wanted: commands.Command = commands.PutVHost(msgspec.structs.replace(record, **changes))
     if existing is None and request.actor in host.state.users:
         # As with RabbitMQ's API: who makes a vhost may use it.
@@ -72,6 +87,24 @@ def add_vhost(host: AdminHost, request: requests.AddVHost) -> Steps:
     outcome = yield Propose(wanted)
     admin_access.expect(outcome)
     return {"created": existing is None}
+
+
+def _check_mirror(host: AdminHost, existing: records.VHost | None, source: str) -> None:
+    if existing is not None and existing.mirror_of != source:
+        raise Refusal("bad_request", f"vhost '{existing.name}' exists: only a new vhost can become a mirror")
+    if source in (host.cluster_name, host.membership.identity.cluster.hex()):
+        raise Refusal("bad_request", f"'{source}' is this cluster: it cannot mirror itself")
+
+
+def promote_mirror(host: AdminHost, request: requests.PromoteMirror) -> Steps:
+    """Make an ordinary vhost of a mirror; the mirror job is refused from then on."""
+    admin_access.need_vhost(host.state, request.name)
+    source = host.state.vhosts[request.name].mirror_of
+    if not source:
+        raise Refusal("bad_request", f"vhost '{request.name}' is no mirror, or was promoted before")
+    outcome = yield Propose(commands.PromoteMirror(request.name))
+    admin_access.expect(outcome)
+    return {"mirror_of": source}
 
 
 def delete_vhost(host: AdminHost, request: requests.DeleteVHost) -> Steps:
@@ -94,11 +127,14 @@ def stop(host: AdminHost, request: requests.Stop) -> Row:
 OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.AddVHost: add_vhost,
     requests.DeleteVHost: delete_vhost,
+    requests.PromoteMirror: promote_mirror,
     requests.Stop: stop,
     **admin_access.OPERATIONS,
     **admin_live.OPERATIONS,
     **admin_policies.OPERATIONS,
     **admin_objects.OPERATIONS,
+    **admin_mirrors.OPERATIONS,
+    **admin_cursors.OPERATIONS,
     **admin_cluster.OPERATIONS,
 }
 

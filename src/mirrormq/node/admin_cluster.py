@@ -6,9 +6,10 @@ that is alone is its own leader.
 
 from typing import Protocol
 
+from mirrormq.broker.mirrorqueue import stored
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later
-from mirrormq.meta import commands
+from mirrormq.meta import commands, system
 from mirrormq.node import memberframes as mf
 from mirrormq.node import report_cluster, requests
 from mirrormq.node.membership import FEATURE_LEVEL, Membership
@@ -50,7 +51,7 @@ def leave_cluster(host: ClusterHost, request: requests.LeaveCluster) -> Steps:
         raise Refusal("not_clustered", f"{host.node_name} is alone in its cluster: there is nothing to leave")
     full = [queue for queue in host.switch.masters.values() if _holds_messages(queue)]
     if full and not request.force:
-        messages = sum(queue.core.ready + queue.core.unacked for queue in full)
+        messages = sum(stored(queue) + queue.core.unacked for queue in full)
         raise Refusal(
             "not_empty",
             f"{len(full)} durable queues with {messages} messages are only here, {full[0].name!r} among them:"
@@ -65,7 +66,9 @@ def leave_cluster(host: ClusterHost, request: requests.LeaveCluster) -> Steps:
 
 
 def _holds_messages(queue: Queue) -> bool:
-    return queue.record.outlives_restart and bool(queue.core.ready or queue.core.unacked)
+    if system.is_system(queue.record.vhost, queue.name):
+        return False  # the cluster's own story goes on elsewhere
+    return queue.record.outlives_restart and bool(stored(queue) or queue.core.unacked)
 
 
 def change_cluster_node_type(host: ClusterHost, request: requests.ChangeClusterNodeType) -> Steps:

@@ -13,7 +13,7 @@ from mirrormq.broker import arguments, exchange
 from mirrormq.broker.queueport import Later, QueuePort
 from mirrormq.broker.vhost import VHost
 from mirrormq.kernel.message import Message
-from mirrormq.meta import commands, records
+from mirrormq.meta import commands, records, system
 from mirrormq.meta.access import Access, Right
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
@@ -104,6 +104,7 @@ def purge_queue(host: Host, request: requests.PurgeQueue) -> Steps:
     """Remove all ready messages."""
     queue = need_queue(host, request.vhost, request.name)
     check(host, request, "read", request.name)
+    _need_ordinary(request.vhost, request.name)
     if queue.record.exclusive and request.actor is not None:
         raise arguments.locked(queue.record)
     count = queue.purge()
@@ -301,9 +302,17 @@ def _check_binding_rights(
 
 def check(host: Host, request: Any, right: Right, name: str) -> None:
     """Refuse unless the user of this request has a right."""
+    if right != "read":
+        _need_ordinary(request.vhost, name)
     user: str | None = request.actor
     if user is not None and not host.access.may(user, request.vhost, right, name):
         raise access_refused(f"access to '{name}' in vhost '{request.vhost}' refused for user '{user}'")
+
+
+def _need_ordinary(vhost: str, name: str) -> None:
+    """The cluster's own queues are nobody's to change, the node's key included."""
+    if system.is_system(vhost, name):
+        raise access_refused(f"{arguments.resource('queue', name, vhost)} belongs to the cluster")
 
 
 OPERATIONS: dict[type[requests.Request], Operation] = {

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mirrormq.broker.channel import Channel
-from mirrormq.broker.confirm import Position
+from mirrormq.broker.confirm import Barrier, Position
 from mirrormq.broker.connection import Connection
 from mirrormq.kernel.cores import QueueCore
 from mirrormq.node.membership import Membership
-
-Barrier = tuple[list[Position], Callable[[], None]]
 
 
 class ConfirmPort(Protocol):
@@ -30,7 +28,7 @@ class Confirms:
         self._node = node
         self._confirming: dict[int, Channel] = {}
         """Channels with barriers that are not released yet."""
-        self._barriers: list[Barrier] = []
+        self._barriers: list[tuple[Barrier, Callable[[], None]]] = []
 
     def take(self, heard: list[Connection], mono: int) -> None:
         """Take in what was published in this pass, and release what is durable."""
@@ -39,7 +37,8 @@ class Confirms:
                 channel = self._node.channels.get(core.uid)
                 if channel is not None:
                     publish_no, queues = core.take_barrier()
-                    pace = max((queue.owner.pace_us() for queue in queues), default=0)
+                    unconfirmed = channel.confirm.unconfirmed
+                    pace = max((queue.owner.pace_us(unconfirmed) for queue in queues), default=0)
                     not_before = mono + pace if pace else 0
                     channel.confirm.barrier(publish_no, self._positions(queues), not_before)
                     self._confirming[core.uid] = channel
@@ -52,7 +51,7 @@ class Confirms:
 
     def after(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
         """Call `done` at the end of the pass in which all that was published to these queues is durable."""
-        self._barriers.append((self._positions(queues), done))
+        self._barriers.append((Barrier(0, self._positions(queues)), done))
 
     def times(self) -> list[int]:
         """When `take` would release more without anything else happening."""
@@ -60,11 +59,11 @@ class Confirms:
 
     def _release(self) -> None:
         barriers, self._barriers = self._barriers, []
-        for positions, done in barriers:
-            if all(log.durable >= position for log, position in positions):
+        for barrier, done in barriers:
+            if barrier.is_released():
                 done()
             else:
-                self._barriers.append((positions, done))
+                self._barriers.append((barrier, done))
 
     def _positions(self, queues: list[QueueCore]) -> list[Position]:
         """Where the logs of these queues end now; a deleted queue holds nobody up."""
@@ -72,7 +71,7 @@ class Confirms:
         positions: list[Position] = []
         for core in dict.fromkeys(queues):
             if not core.gone:
-                positions.append((core.owner.log, core.owner.log.end))
+                positions.append(core.owner.position)
                 if core.owner.declared_index > membership.durable:
                     positions.append((membership, core.owner.declared_index))
         return positions

@@ -17,7 +17,16 @@ from msgspec.structs import replace
 
 from mirrormq.base import limits
 from mirrormq.cluster.raft import membership as mb
-from mirrormq.meta.commands import Command, ForgetNode, NodeDead, NodeReturned, PutNode, SetGlobalParameter
+from mirrormq.meta import views
+from mirrormq.meta.commands import (
+    Command,
+    ForgetNode,
+    NodeDead,
+    NodeReturned,
+    PromoteRestarted,
+    PutNode,
+    SetGlobalParameter,
+)
 from mirrormq.meta.records import Node
 from mirrormq.meta.state import Outcome
 from mirrormq.node import memberframes as mf
@@ -49,6 +58,9 @@ class Council:
         self._kept: dict[int, _Kept] = {}
         self._relayed: dict[int, tuple[str, int]] = {}
         self._number = 0
+        self._waiting: dict[tuple[str, int], int] = {}
+        """Nodes (with their start) whose mirrored queues have no master, and since when."""
+        self._count_at = 0
         self._proposed: set[Command] = set()
         """Commands on their way: one that is wanted again every tenth of a second is proposed once."""
 
@@ -185,9 +197,14 @@ class Council:
             if name == membership.name:
                 return self._hand_over(number)
             return self._change(number, mb.Change(name, None))
-        if name in membership.state.nodes:
+        node = membership.state.nodes.get(name)
+        if node is not None and self._is_over(node, membership.now.mono):
             self._propose(ForgetNode(name))
         return Answer(number, False, "its queues are being dropped")
+
+    def _is_over(self, node: Node, now: int) -> bool:
+        """Whoever is out may act until its lease is over; others take its queues over then, not before."""
+        return self._membership.raft.lease_over(node.name, now, node.start)
 
     def _hand_over(self, number: int) -> Answer:
         """The leader leaves: another one has to see to that."""
@@ -241,15 +258,36 @@ class Council:
             if member is None:
                 # One that has never started is about to join; any other is out, and whoever asked for that
                 # may not have lived to see the rest.
-                if node.start and raft.config.index <= raft.commit_index:
+                if node.start and raft.config.index <= raft.commit_index and self._is_over(node, now):
                     self._propose(ForgetNode(node.name))
                 continue
             if member.role != node.role and member.token:
                 membership.change(mb.Change(node.name, node.role))
             if node.is_live and raft.lease_over(node.name, now, node.start):
-                self._propose(NodeDead(node.name, node.start))
+                dead = NodeDead(node.name, node.start, membership.ha_defaults, node.returns, self._departed())
+                self._propose(dead)
             elif not node.is_live and node.start == member.start and raft.answers(node.name, now):
                 self._propose(NodeReturned(node.name, node.start))
+        if now >= self._count_at:
+            self._count_at = now + limits.tick_us
+            self._promote_waiting(now)
+
+    def _departed(self) -> tuple[str, ...]:
+        """Nodes that are out and not forgotten yet, since they may act until their leases are over."""
+        config = self._membership.raft.config
+        if config.index > self._membership.raft.commit_index:
+            return ()
+        nodes = self._membership.state.nodes.values()
+        return tuple(sorted(node.name for node in nodes if node.start and config.find(node.name) is None))
+
+    def _promote_waiting(self, now: int) -> None:
+        """Queues have waited long enough for members that were not restarted."""
+        membership = self._membership
+        waiting = views.waiting(membership.state)
+        self._waiting = {item: self._waiting.get(item, now) for item in waiting.items()}
+        for (name, start), since in self._waiting.items():
+            if now - since >= limits.recovery_wait_us:
+                self._propose(PromoteRestarted(name, start, membership.ha_defaults, self._departed()))
 
     def _propose(self, command: Command) -> None:
         if command in self._proposed:

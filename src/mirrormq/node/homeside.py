@@ -6,7 +6,20 @@ Whatever they name may be gone here already (a queue deleted, a consumer cancell
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mirrormq.node.peerframes import Answer, Arrived, Cancelled, Deliver, Got, Hold, Report, Settled
+from mirrormq.node import peerframes
+from mirrormq.node.peerframes import (
+    Answer,
+    Arrived,
+    Cancelled,
+    Deliver,
+    Epochs,
+    Got,
+    Hold,
+    Moved,
+    Report,
+    Settled,
+    Tell,
+)
 from mirrormq.node.peerlink import PeerLink
 
 if TYPE_CHECKING:
@@ -28,10 +41,26 @@ def on_arrived(_switch: "Switch", link: PeerLink, frame: Arrived) -> None:
 
 
 def on_deliver(_switch: "Switch", link: PeerLink, frame: Deliver) -> None:
-    """Messages for a consumer. One that is gone has given everything back by going."""
+    """Messages for a consumer. One that is gone has given everything back by going.
+
+    What was sent under a registration that this node's lease did not outlive is not taken: the master may
+    have called this node dead, and given it to others.
+    """
+    inlet = link.inlets.get(frame.outlet)
+    if inlet is not None and not (link.is_stale and inlet.queue.is_mirrored):
+        inlet.take(frame)
+
+
+def on_tell(switch: "Switch", link: PeerLink, _frame: Tell) -> None:
+    """What clients here hold of queues that moved was registered when this node followed the metadata."""
+    link.send(peerframes.encode(Moved(switch.node.settled_index)))
+
+
+def on_epochs(_switch: "Switch", link: PeerLink, frame: Epochs) -> None:
+    """How the log behind deliveries goes on."""
     inlet = link.inlets.get(frame.outlet)
     if inlet is not None:
-        inlet.take(frame)
+        inlet.queue.epochs = list(frame.rows)
 
 
 def on_settled(_switch: "Switch", link: PeerLink, frame: Settled) -> None:
@@ -50,7 +79,7 @@ def on_cancelled(_switch: "Switch", link: PeerLink, frame: Cancelled) -> None:
     """A consumer is no longer served."""
     inlet = link.inlets.get(frame.outlet)
     if inlet is not None:
-        inlet.queue.on_cancelled(inlet, frame.consumer)
+        inlet.queue.subscriptions.on_cancelled(inlet, frame.consumer)
 
 
 def on_hold(_switch: "Switch", link: PeerLink, frame: Hold) -> None:
@@ -64,6 +93,8 @@ SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {
     Report: on_report,
     Arrived: on_arrived,
     Deliver: on_deliver,
+    Epochs: on_epochs,
+    Tell: on_tell,
     Settled: on_settled,
     Got: on_answer,
     Answer: on_answer,

@@ -9,21 +9,27 @@ Guarantees
   does not read costs a window, however much its queue holds.
 - While the link is broken clients keep what they hold and get nothing new. How deliveries end meanwhile, and
   ended before without the master's hearing of it, it is told when the link is back.
+- When the queue gets another master, clients keep what they hold: it is registered there by seq and epoch,
+  under new tags and a new number, so that what the old master may still send is nobody's any more. How
+  deliveries ended of which the old master has not said that they left the queue everywhere is told again.
+- Messages of a mirrored queue are handed out only while this node has its lease.
 - What a client has not seen goes back to its place at the master, when a consumer is cancelled, and when the
   client has taken nothing for a while although something waits for it here. It is marked as redelivered, for
   later messages may have been delivered meanwhile, but counts as no delivery.
 """
 
+import struct
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mirrormq.base import limits
+from mirrormq.base.errors import AmqpError
 from mirrormq.broker.channel import Channel
 from mirrormq.broker.consumer import Consumer
 from mirrormq.kernel import forward
 from mirrormq.kernel.cores import REASON_REJECTED, QueueCore
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import BadFrame, Deliver, Got, Span
+from mirrormq.node.peerframes import Answer, BadFrame, Deliver, Got, Span
 
 if TYPE_CHECKING:
     from mirrormq.node.peerlink import PeerLink
@@ -33,6 +39,34 @@ ACK, REQUEUE, REJECT, UNSEEN = 0, 1, 2, 3
 
 _OVERHEAD = forward.MEMORY_BYTES - forward.HEAD_BYTES
 """Bytes an entry takes in memory beyond those it took on the link."""
+
+
+_PAIR = struct.Struct("=QQ")
+
+Row = tuple[int, int, int, int]
+"""Consumer, first and last seq, epoch."""
+
+
+class Kept(NamedTuple):
+    """A frame of settlements of which the master has not said that it has taken it."""
+
+    spans: list[Span]
+    pairs: bytes
+    """Seq and epoch of each delivery in them, those that no client has seen left out."""
+
+
+class Item(NamedTuple):
+    """A delivery that the master before knows and the next one has to."""
+
+    tag: int
+    consumer: int
+    seq: int
+    epoch: int
+    how: int
+    """How it ended, or OUTSTANDING."""
+
+
+OUTSTANDING = -1
 
 
 class Inlet:
@@ -45,10 +79,10 @@ class Inlet:
         self.link = link
         self.number = queue.host.next_uid()
         self.core = QueueCore(queue.host.work, queue.host.grave, self, 0)
-        self.core.counted = True  # what comes back is not to be ready here
+        self.core.counted = self.core.paired = True  # what comes back is not to be ready here
         self.fetched = QueueCore(queue.host.work, queue.host.grave, self, 0)
         """What basic.get brought, apart from what waits for consumers."""
-        self.fetched.counted = True
+        self.fetched.counted = self.fetched.paired = True
         self.consumers: dict[int, Consumer] = {}
         self.awaited = 0
         """Registrations and fetches that are not answered yet."""
@@ -63,8 +97,10 @@ class Inlet:
         self._taken_at_tick = -1
         self._is_resumed = False
         """May tags be missing that were on their way when the link broke?"""
-        self._settles: deque[bytes] = deque()
-        """Frames of settlements of which the master has not said that it has them."""
+        self._rows: tuple[Row, ...] | None = None
+        """What was outstanding when the master changed, until the new one knows."""
+        self._settles: deque[Kept] = deque()
+        """Settlements of which the master has not said that it has them."""
         self._settled = 0
         """How many there were before these."""
         link.inlets[self.number] = self
@@ -99,7 +135,7 @@ class Inlet:
         self._is_resumed = False
         self._next = first + count
         core = self.core if isinstance(frame, Deliver) else self.fetched
-        forward.take_deliveries(core, frame.data, frame.at, first, count)
+        forward.take_deliveries(core, frame.data, frame.at, first, count, self.queue.epochs)
         self._arrived += len(frame.data) - frame.at
 
     # --- the pass ---
@@ -114,8 +150,8 @@ class Inlet:
         elif core.ready:
             self._hand_out()
         self.flush()
-        if self.channel.closing and self.is_idle and self.link.is_open:
-            self.queue.drop_inlet(self)
+        if self.channel.closing and self.is_idle and self.queue.is_open:
+            self.queue.subscriptions.drop_inlet(self)
 
     def catch_up(self) -> None:
         """Hand out what came before a fetched message, which must not overtake it."""
@@ -124,8 +160,8 @@ class Inlet:
 
     def _hand_out(self) -> None:
         core = self.core
-        if not self.link.is_open:
-            return  # the master may give it to others before the link is back
+        if not self.queue.may_hand_out:
+            return  # the master may give it to others before the link, or this node's lease, is back
         mono = self.queue.host.now.mono
         while core.ready:
             run = forward.first_run(core)
@@ -144,14 +180,17 @@ class Inlet:
     def flush(self) -> None:
         """Tell the master how deliveries ended, and that there is room again."""
         spans: list[Span] = []
+        pairs = b""
         for core in (self.core, self.fetched):
+            ended, told = forward.take_settled(core)
             spans += [
-                (REJECT if reason == REASON_REJECTED else ACK, first, last)
-                for first, last, reason in core.take_settled()
+                (REJECT if reason == REASON_REJECTED else ACK, first, last) for first, last, reason in ended
             ]
-            spans += [(REQUEUE, first, last) for first, last in forward.take_returned(core)]
+            back, told_back = forward.take_returned(core)
+            spans += [(REQUEUE, first, last) for first, last in back]
+            pairs += told + told_back
         if spans:
-            self._settle(spans)
+            self._settle(spans, pairs)
         handed = self._handed
         if handed - self._credited >= limits.forward_window_bytes // 2:
             self.link.settle(peerframes.credit(self.number, handed - self._credited))
@@ -169,10 +208,10 @@ class Inlet:
         if spans:
             self._settle(spans)
 
-    def _settle(self, spans: list[Span]) -> None:
-        frame = peerframes.settle(self.number, spans)
-        self._settles.append(frame)
-        self.link.settle(frame)
+    def _settle(self, spans: list[Span], pairs: bytes = b"") -> None:
+        self._settles.append(Kept(spans, pairs))
+        if self.queue.is_open:
+            self.link.settle(peerframes.settle(self.number, spans))
 
     def on_settled(self, count: int) -> None:
         """The master has taken so many frames of settlements."""
@@ -186,7 +225,9 @@ class Inlet:
         return self._arrived - (self.core.resident - self.core.ready * _OVERHEAD)
 
     def resume(self) -> None:
-        """The link is back, and the master has kept its end."""
+        """The link is back, and the master has kept its end; or there is another one, which is told first."""
+        if self._rows is not None:
+            self._tell_inherited(self._rows)
         self._credited = self._handed
         resume = peerframes.Resume(
             outlet=self.number,
@@ -198,9 +239,89 @@ class Inlet:
         )
         self._is_resumed = True
         self.link.send(peerframes.encode(resume))
-        for frame in self._settles:
-            self.link.settle(frame)
+        for kept in self._settles:
+            self.link.settle(peerframes.settle(self.number, kept.spans))
         self.core.touch()
+
+    def _tell_inherited(self, rows: tuple[Row, ...]) -> None:
+        number = self.number
+
+        def answered(answer: Answer | Got | AmqpError) -> None:
+            # Nothing can have been delivered before: if the link breaks first, it is told again.
+            if isinstance(answer, Answer) and not answer.code and self.number == number:
+                self._rows = None
+
+        queue = self.queue
+        self.link.request(
+            lambda request: peerframes.Inherit(request, queue.record.id, queue.since, number, rows), answered
+        )
+
+    # --- another master ---
+
+    def move(self, link: "PeerLink") -> None:
+        """Another node is the master, or the same one anew. What clients hold goes with them."""
+        self.flush()
+        for core in (self.core, self.fetched):
+            forward.take_ready(core)  # nobody has seen it, and the new master has it
+        items = self.items()
+        tags = {item.tag: tag for tag, item in enumerate(items, 1)}
+        for core in (self.core, self.fetched):
+            forward.renumber(self.channel.core, core, tags)
+        self._rows = _rows_of(items)
+        self._settles = deque()
+        self._settled = 0
+        ended = [(tags[item.tag], item) for item in items if item.how != OUTSTANDING]
+        if ended:
+            pairs = b"".join(_PAIR.pack(item.seq, item.epoch) for _, item in ended)
+            self._settles.append(Kept([(item.how, tag, tag) for tag, item in ended], pairs))
+        self._next = len(items) + 1
+        self._arrived = self._credited = 0
+        self.is_paused = self._is_pausing = self._is_resumed = False
+        self.link.inlets.pop(self.number, None)
+        self.link = link
+        self.number = self.queue.host.next_uid()
+        link.inlets[self.number] = self
+
+    def items(self) -> list[Item]:
+        """What is outstanding, and what left the queue without the master's saying so, in order of the tags.
+
+        Not what was given back: the master may have given it to others since, and the next one has it ready.
+        """
+        items = [
+            Item(*held, OUTSTANDING)
+            for core in (self.core, self.fetched)
+            for held in forward.held(self.channel.core, core)
+        ]
+        for kept in self._settles:
+            pairs = _PAIR.iter_unpack(kept.pairs)
+            for how, first, last in kept.spans:
+                if how != UNSEEN:
+                    for tag in range(first, last + 1):
+                        item = Item(tag, 0, *_pair(next(pairs)), how)
+                        items += [item] if how != REQUEUE else []
+        return sorted(items)
+
+    def adopt(self, core: QueueCore, epochs: list[tuple[int, int]] | None) -> None:
+        """This node was the master until now: what the channel holds of it has come from here."""
+        self._next = forward.move_out(self.channel.core, core, self.core, self._next, epochs)
+        for number, consumer in self.consumers.items():
+            forward.name_consumer(self.channel.core, self.core, consumer.core, number)
+        self.move(self.link)
+
+    @property
+    def is_known(self) -> bool:
+        """Has the master been told of it, and said that it has heard?"""
+        return self._rows is None
+
+    @property
+    def is_new(self) -> bool:
+        """Has nothing ever arrived, and is nobody registered? Then a master can have forgotten nothing."""
+        return self._next == 1 and not self.consumers and not self._settles
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Has the master not said of everything how it ended?"""
+        return bool(self._settles)
 
     @property
     def is_idle(self) -> bool:
@@ -245,7 +366,7 @@ class Inlet:
 
         Not before the master has stopped: what it sent until then must not overtake what was given back.
         """
-        if self.link.is_open and self.is_able() and not self._is_pausing:
+        if self.queue.is_open and self.is_able() and not self._is_pausing:
             if self.is_paused:
                 self.is_paused = False
                 self._tell()
@@ -253,10 +374,10 @@ class Inlet:
 
     def on_tick(self) -> None:
         """A client that took nothing since the last tick keeps no messages from others."""
-        if not self.link.is_open:
+        if not self.queue.is_open:
             return
         if self.is_idle:
-            self.queue.drop_inlet(self)
+            self.queue.subscriptions.drop_inlet(self)
             return
         taken = self.core.delivered + self.core.delivered_no_ack
         if not self.core.ready or self.awaited:
@@ -268,3 +389,20 @@ class Inlet:
             self._taken_at_tick = -1
         else:
             self._taken_at_tick = taken
+
+
+def _pair(pair: tuple[int, ...]) -> tuple[int, int]:
+    return pair[0], pair[1]
+
+
+def _rows_of(items: list[Item]) -> tuple[Row, ...]:
+    """Deliveries as rows: those of one consumer with dense seqs of one epoch make one."""
+    rows: list[Row] = []
+    for item in items:
+        if rows:
+            consumer, first, last, epoch = rows[-1]
+            if (consumer, epoch, last + 1) == (item.consumer, item.epoch, item.seq):
+                rows[-1] = (consumer, first, item.seq, epoch)
+                continue
+        rows.append((item.consumer, item.seq, item.seq, item.epoch))
+    return tuple(rows)

@@ -9,7 +9,7 @@ Guarantees
 - Bounded: questions open per link, rows and bytes per frame, bytes held of answers that are not complete.
 
 Rows are a snapshot of no single moment: each is true when it is built. A question that closes connections may
-have done so although its answer never came.
+have done so although its answer never came; so may one that changes a mirrored queue.
 
 States of a question, per node asked: asked -> rows arrive -> complete | missing (its link is down, it is
 silent, it refuses, its answer is too long).
@@ -25,7 +25,7 @@ from msgspec import Raw
 
 from mirrormq.base import limits
 from mirrormq.node import inquiryframes as frames
-from mirrormq.node.inquiry_rows import KINDS, Answered, Answerer
+from mirrormq.node.inquiry_rows import KINDS, Answered, Answerer, Wait
 from mirrormq.node.inquiryframes import BULK, CONTROL, FIRST, Ask, Rows, Stop
 from mirrormq.node.membership import PAUSED, READY
 from mirrormq.node.peerframes import BadFrame
@@ -72,20 +72,26 @@ class _Gathering:
 class _Open:
     """What one node was asked and has answered so far."""
 
-    __slots__ = ("gathering", "heard_at", "peer", "rows", "size")
+    __slots__ = ("gathering", "heard_at", "patience", "peer", "rows", "size")
 
-    def __init__(self, peer: str, gathering: _Gathering, now: int) -> None:
+    def __init__(self, peer: str, gathering: _Gathering, now: int, patience: int) -> None:
         self.peer = peer
         self.gathering = gathering
         self.heard_at = now
+        self.patience = patience
         self.rows: list[Raw] = []
         self.size = 0
+
+    @property
+    def until(self) -> int:
+        """How long it is waited for."""
+        return self.heard_at + self.patience
 
 
 class _Answering:
     """A question of another node."""
 
-    __slots__ = ("kept", "number", "peer", "rows")
+    __slots__ = ("is_waiting", "kept", "number", "peer", "rows")
 
     def __init__(self, peer: str, number: int, rows: Answered) -> None:
         self.peer = peer
@@ -93,6 +99,12 @@ class _Answering:
         self.rows = rows
         self.kept: Raw | None = None
         """A row for which the last frame had no room."""
+        self.is_waiting = False
+        """Nothing can be built now."""
+
+    def wake(self) -> None:
+        """What it waited for is over."""
+        self.is_waiting = False
 
 
 class Inquiries:
@@ -119,8 +131,17 @@ class Inquiries:
         members = self._node.membership.raft.config.members
         return sorted(member.name for member in members if member.name != self._node.node_name)
 
-    def ask(self, ask: Ask, nodes: Iterable[str], done: Callable[[Replies], None]) -> None:
-        """Put a question, whose number is given here, to some nodes; `done` gets the answers, maybe now."""
+    def ask(
+        self,
+        ask: Ask,
+        nodes: Iterable[str],
+        done: Callable[[Replies], None],
+        patience: int = limits.inquiry_silence_us,
+    ) -> None:
+        """Put a question, whose number is given here, to some nodes; `done` gets the answers, maybe now.
+
+        `patience`: how long a silent node is waited for.
+        """
         gathering = _Gathering(done)
         now = self._node.now.mono
         for peer in sorted(set(nodes)):
@@ -129,7 +150,7 @@ class Inquiries:
                 gathering.missing[peer] = problem
                 continue
             number = next(self._numbers)
-            self._open[number] = _Open(peer, gathering, now)
+            self._open[number] = _Open(peer, gathering, now, patience)
             gathering.waits_for.add(peer)
             self._effects.send(peer, CONTROL, frames.encode(msgspec.structs.replace(ask, number=number)))
         if not gathering.waits_for:
@@ -219,15 +240,15 @@ class Inquiries:
 
     def on_timer(self) -> None:
         """Wait no longer for those that are silent."""
-        late = self._node.now.mono - limits.inquiry_silence_us
-        for number in [number for number, found in self._open.items() if found.heard_at <= late]:
+        now = self._node.now.mono
+        for number in [number for number, found in self._open.items() if found.until <= now]:
             self._give_up(number, SILENT)
 
     def next_at(self) -> int:
         """When `on_timer` has something to do next (mono µs); 0 if never."""
         if not self._open:
             return 0
-        return min(found.heard_at for found in self._open.values()) + limits.inquiry_silence_us
+        return min(found.until for found in self._open.values())
 
     # --- answering ------------------------------------------------------------------------------
 
@@ -256,14 +277,14 @@ class Inquiries:
     @property
     def needs_pass(self) -> bool:
         """Is there an answer to go on with?"""
-        return any(found.peer not in self._full for found in self._answers.values())
+        return any(not found.is_waiting and found.peer not in self._full for found in self._answers.values())
 
     def step(self) -> None:
         """Build a part of the answers, and send it. Called at the end of every pass."""
         left = limits.inquiry_rows_per_pass * _ROW_COST
         for key in list(self._answers):
             found = self._answers[key]
-            if found.peer in self._full:
+            if found.is_waiting or found.peer in self._full:
                 continue
             frame, cost = _part(found, left)
             left -= cost
@@ -299,6 +320,10 @@ def _part(found: _Answering, most: int) -> tuple[Rows, int]:
         if row is None:
             cost += 1
             continue
+        if isinstance(row, Wait):
+            found.is_waiting = True
+            row.wake = found.wake
+            return Rows(found.number, False, rows), cost + 1
         cost += _ROW_COST
         raw = frames.packed(row)
         size = len(memoryview(raw))

@@ -1,7 +1,8 @@
 """What other nodes may ask of this one: for every kind of question a generator of rows.
 
 Each step of a generator is short: it builds one row, or gives None after work that made none, so that whoever
-drives it can stop after any of them. The work begins with the first step, closing connections included.
+drives it can stop after any of them. The work begins with the first step, closing connections included. What
+takes time gives a `Wait` and is gone on with when that is over.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mirrormq.base import limits
 from mirrormq.broker.vhost import VHost
-from mirrormq.node import closing, report
+from mirrormq.meta import system
+from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors
 from mirrormq.node.inquiryframes import Ask, Row, text_of
 from mirrormq.node.report_cluster import ClusterSource, node_details
 
@@ -19,10 +21,34 @@ if TYPE_CHECKING:
     from mirrormq.node.switch import Switch
 
 Item = TypeVar("Item")
-Answered = Iterator[Row | None]
 
 CLOSED = "closed"
 """The one column of what closes connections: how many."""
+PROBLEM = "problem"
+"""The one column of what changes a mirrored queue: nothing, or why it was not done."""
+NOT_READY = "is starting"
+
+
+class Wait:
+    """Something an answer waits for."""
+
+    def __init__(self) -> None:
+        self.value: str | None = None
+        self.wake: Callable[[], None] = _nothing
+        """Called when it is over."""
+
+    def end(self, value: str) -> None:
+        """It is over; a second time is ignored."""
+        if self.value is None:
+            self.value = value
+            self.wake()
+
+
+def _nothing() -> None:
+    """Nobody waits yet."""
+
+
+Answered = Iterator[Row | Wait | None]
 
 
 class Answerer(ClusterSource, Protocol):
@@ -99,7 +125,8 @@ def counted(source: Answerer) -> Generator[None, None, dict[str, int]]:
         found["channels"] += len(members)
         found["consumers"] += sum(len(member.consumers) for member in members)
         yield None
-    for few in _parts(list(source.switch.masters.values())):
+    masters = source.switch.masters.values()
+    for few in _parts([live for live in masters if not system.is_system(live.record.vhost, live.name)]):
         found["ready"] += sum(live.core.ready for live in few)
         found["unacked"] += sum(live.core.unacked for live in few)
         yield None
@@ -116,6 +143,64 @@ def close_connections(source: Answerer, ask: Ask) -> Answered:
     user = text_of(ask.owner) if ask.owner else None
     vhost = None if ask.vhost is None else text_of(ask.vhost)
     yield {CLOSED: closing.close_some(source, user, vhost, text_of(ask.reason), ask.limit)}
+
+
+def copies(source: Answerer, ask: Ask) -> Answered:
+    """What this node has of some mirrored queues, whoever is their master."""
+    for number in ask.ids:
+        yield report_mirrors.own_copy(source, number)
+
+
+def sync_queue(source: Answerer, ask: Ask) -> Answered:
+    """Copy old records of a queue mastered here to all its mirrors, or with the limit 0 do so no longer."""
+    for number in ask.ids[:1]:
+        here = source.copies
+        yield {PROBLEM: NOT_READY if here is None else here.synchronise(number, bool(ask.limit))}
+
+
+def move_master(source: Answerer, ask: Ask) -> Answered:
+    """Hand a queue mastered here over to the node named; answered when that is done, or has failed."""
+    here = source.copies
+    if here is None:
+        yield {PROBLEM: NOT_READY}
+        return
+    for number in ask.ids[:1]:
+        wait = Wait()
+        here.transfer(number, text_of(ask.name), wait.end)
+        while wait.value is None:
+            yield wait
+        yield {PROBLEM: wait.value}
+
+
+def cursors(source: Any, ask: Ask) -> Answered:
+    """Cursors of the queues mastered here, or of some of them."""
+    for number in ask.ids or list(source.switch.masters):
+        live = source.switch.masters.get(number)
+        if (
+            live is None
+            or live.log.kept is None
+            or not len(live.log.kept.cursors)
+            or not _is_in(ask, live.vhost)
+        ):
+            yield None
+        else:
+            yield from bulkcursors.listed(source, live)
+
+
+def bulk(source: Any, ask: Ask) -> Answered:
+    """What a client of the bulk protocol asked another node, of queues that are here."""
+    for number in ask.ids or (0,):
+        wait = Wait()
+        rows: list[Row] = []
+
+        def done(found: list[Row], rows: list[Row] = rows, wait: Wait = wait) -> None:
+            rows += found
+            wait.end("")
+
+        bulkaway.serve(source, number, ask.body, done)
+        while wait.value is None:
+            yield wait
+        yield from rows
 
 
 def _is_in(ask: Ask, home: VHost | None) -> bool:
@@ -136,4 +221,9 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "node": node,
     "close_connection": close_connection,
     "close_connections": close_connections,
+    "copies": copies,
+    "sync_queue": sync_queue,
+    "move_master": move_master,
+    bulkaway.KIND: bulk,
+    "cursors": cursors,
 }

@@ -2,13 +2,18 @@
 
 Guarantee: each is done as if the client were connected here, with the same errors. A queue that is not there
 was deleted (it cannot be too new, see peerlink.py): publishes to it count as done, requests are answered 404.
+What is meant for an earlier mastership of a mirrored queue changes nothing: its home node is about to hear of
+the new one, and asks again.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mirrormq.base.errors import AmqpError, not_found
+from mirrormq.broker.inherited import since_of
 from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import Later, Rows
+from mirrormq.broker.rowsender import take_unnumbered
 from mirrormq.kernel import forward
 from mirrormq.node import peerframes
 from mirrormq.node.outlet import FarConsumer, Outlet
@@ -20,11 +25,15 @@ from mirrormq.node.peerframes import (
     Consume,
     Credit,
     Get,
+    Inherit,
     Limit,
+    Moved,
     Open,
     Post,
+    PostRows,
     Publish,
     Ready,
+    Renew,
     Resume,
     Settle,
 )
@@ -75,12 +84,26 @@ def on_post(switch: "Switch", link: PeerLink, frame: Post) -> None:
         source.arrived(frame.number)
 
 
+def on_rows(switch: "Switch", link: PeerLink, frame: PostRows) -> None:
+    """Committed rows of a sink arrive."""
+    queue = switch.masters.get(frame.queue)
+    if queue is None or queue.damage is not None:
+        return
+    rows = Rows(bytes(frame.data[frame.at :]), frame.first, frame.records, frame.op)
+    source, number = _Source(link, frame), frame.first + frame.records - 1
+    if queue.outlives:
+        queue.receive(rows, source, number, is_resent=frame.is_resent)
+    else:
+        take_unnumbered(queue, rows, is_resent=frame.is_resent)
+        source.arrived(number)
+
+
 class _Source:
-    """The queue of another node in which a letter died."""
+    """The queue of another node in which a letter died, or from which rows come."""
 
     __slots__ = ("_link", "_target", "queue_id")
 
-    def __init__(self, link: PeerLink, frame: Post) -> None:
+    def __init__(self, link: PeerLink, frame: Post | PostRows) -> None:
         self.queue_id = frame.source
         self._target = frame.queue
         self._link = link
@@ -101,7 +124,7 @@ def forget(switch: "Switch", queue_ids: set[int]) -> None:
     """These queues are gone from here."""
     for link in switch.links.values():
         for queue_id in queue_ids & link.streams.keys():
-            switch.fed.pop(link.streams.pop(queue_id), None)
+            switch.forget_stream(link.streams.pop(queue_id))
         for outlet in list(link.outlets.values()):
             if outlet.queue.core.gone:
                 outlet.drop()
@@ -119,22 +142,79 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
     if frame.consumer == 0 or frame.consumer in link.served:
         raise BadFrame("a consumer is registered twice")
     before = link.suspended.pop(frame.consumer, None)
+    later: Later[None] | None = None
     try:
-        queue = _queue(switch, frame.queue)
+        queue = _queue(switch, frame.queue, since=frame.since)
         outlet = _outlet(switch, link, frame.outlet, queue)
         outlet.channel.prefetch_limit = frame.shared
         consumer = FarConsumer(outlet, frame, arguments)
         if before is not None and before.outlet is outlet:
             consumer = before  # with what it holds
         elif before is not None and before.outlet.queue is queue:
+            consumer.order = before.order
             queue.back(before, consumer)
         else:
-            queue.consume(consumer)
+            later = queue.consume(consumer)
     except AmqpError as error:
         _refuse(link, frame.request, error)
         return
-    outlet.add(consumer)
-    _answer(link, frame.request)
+    if later is None:
+        outlet.add(consumer)
+        _answer(link, frame.request, consumer.order)
+    else:
+        later.when(lambda error: _consuming(link, frame, consumer, error))
+
+
+def _consuming(link: PeerLink, frame: Consume, consumer: FarConsumer, error: AmqpError | None) -> None:
+    """A consumer that had to wait is registered, or not."""
+    outlet = consumer.outlet
+    if error is not None:
+        _refuse(link, frame.request, error)
+    elif frame.consumer in link.served:
+        outlet.queue.cancel(consumer)  # it was asked for again after a break, and that came first
+        _answer(link, frame.request, outlet.consumers[frame.consumer].order)
+    elif link.outlets.get(outlet.number) is outlet and not outlet.is_suspended:
+        outlet.add(consumer)
+        _answer(link, frame.request, consumer.order)
+    else:
+        outlet.queue.cancel(consumer)  # the link broke meanwhile: its home node asks again
+
+
+def on_inherit(switch: "Switch", link: PeerLink, frame: Inherit) -> None:
+    """What a channel holds of the master before this one. Told again, it is known already."""
+    try:
+        queue = _queue(switch, frame.queue, since=frame.since)
+    except AmqpError as error:
+        _refuse(link, frame.request, error)
+        return
+    outlet = link.outlets.get(frame.outlet)
+    unknown = 0
+    if outlet is None:
+        outlet = Outlet(switch.node, link, frame.outlet, queue, switch.outlets)
+        unknown = outlet.inherit(frame)
+    elif not outlet.is_suspended:
+        raise BadFrame("a channel inherits once")
+    _answer(link, frame.request, unknown)
+
+
+def on_moved(switch: "Switch", link: PeerLink, frame: Moved) -> None:
+    """The home node has told all about queues that moved up to this index."""
+    link.spoken = max(link.spoken, frame.index)
+    switch.promotions.look()
+
+
+def on_renew(_switch: "Switch", link: PeerLink, frame: Renew) -> None:
+    """The home node's lease had run out. If it was called dead all it had was given out again."""
+    is_held = not link.is_dropped
+    # Not heeded before it is ready: the answer may come when its lease has run out once more, or never.
+    link.drops_told = link.drops
+    if is_held:
+        for outlet in link.outlets.values():
+            if since_of(outlet.queue):
+                outlet.suspend()
+    else:
+        link.drop_mirrored()
+    _answer(link, frame.request, int(is_held))
 
 
 def on_resume(_switch: "Switch", link: PeerLink, frame: Resume) -> None:
@@ -146,6 +226,8 @@ def on_resume(_switch: "Switch", link: PeerLink, frame: Resume) -> None:
 
 def on_ready(_switch: "Switch", link: PeerLink, _frame: Ready) -> None:
     """Consumers that did not come back are gone."""
+    if link.drops_told == link.drops:
+        link.is_dropped = False
     link.drop_suspended()
 
 
@@ -168,6 +250,10 @@ def on_cancel(_switch: "Switch", link: PeerLink, frame: Cancel) -> None:
         for number in list(outlet.consumers):
             outlet.cancel(number)
         outlet.drop()
+        if since_of(outlet.queue):
+            # What it has settled last the home node keeps until it may forget it for good.
+            link.when_settled(outlet.queue, lambda: _answer(link, frame.request))
+            return
     if later is None:
         _answer(link, frame.request)
     else:
@@ -203,22 +289,33 @@ def on_limit(_switch: "Switch", link: PeerLink, frame: Limit) -> None:
 def on_get(switch: "Switch", link: PeerLink, frame: Get) -> None:
     """Fetch a message; it stays unacked here until the home node says what became of it."""
     try:
-        queue = _queue(switch, frame.queue)
+        queue = _queue(switch, frame.queue, since=frame.since)
+        queue.consumers.check_free(queue.text)
     except AmqpError as error:
         _refuse(link, frame.request, error)
         return
-    _get(link, _outlet(switch, link, frame.outlet, queue), frame)
+    outlet, session = _outlet(switch, link, frame.outlet, queue), link.session
+
+    def go_on() -> None:
+        # After a break the home node has asked again: what this took out nobody would expect.
+        if link.session == session:
+            _get(switch, link, outlet, frame, go_on)
+
+    go_on()
 
 
-def _get(link: PeerLink, outlet: Outlet, frame: Get) -> None:
+def _get(switch: "Switch", link: PeerLink, outlet: Outlet, frame: Get, again: Callable[[], None]) -> None:
     queue = outlet.queue
     if link.outlets.get(frame.outlet) is not outlet:
-        return  # the link broke while the head of the queue was read
-    if queue.core.gone or queue.damage is not None:
-        _refuse(link, frame.request, not_found(""))
-    elif not queue.wait_to_get(None, lambda: _get(link, outlet, frame)):
+        # The home node has registered anew, or the link broke, while the head of the queue was read.
+        _refuse(link, frame.request, _moved())
+    elif queue.core.gone or queue.damage is not None:
+        _refuse(link, frame.request, _missing(switch, frame.queue))
+    elif outlet.is_suspended:
+        _refuse(link, frame.request, _moved())  # the home node starts anew
+    elif not queue.wait_to_get(None, again):
         tag, block = outlet.get()
-        link.send(peerframes.got(frame.request, frame.outlet, tag, queue.core.ready, block))
+        link.send(peerframes.got(frame.request, frame.outlet, tag, queue.message_count, block))
 
 
 def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
@@ -232,7 +329,7 @@ def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
             counts = queue.counts(is_use=frame.what == peerframes.USE)
             _answer(link, frame.request, *counts)
         elif frame.what == peerframes.PURGE:
-            _answer(link, frame.request, queue.purge())
+            _answer_later(link, frame.request, queue.purge())
         elif frame.what == peerframes.DELETE:
             later = queue.delete(
                 if_unused=bool(frame.flags & peerframes.IF_UNUSED),
@@ -245,17 +342,46 @@ def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
         _refuse(link, frame.request, error)
 
 
-def _queue(switch: "Switch", queue_id: int, *, may_be_damaged: bool = False) -> Queue:
+def _queue(
+    switch: "Switch", queue_id: int, *, since: int | None = None, may_be_damaged: bool = False
+) -> Queue:
     queue = switch.masters.get(queue_id)
     if queue is None:
-        raise not_found("")
+        raise _missing(switch, queue_id)
+    if since is not None and since != since_of(queue):
+        raise _moved()
     if queue.damage is not None and not may_be_damaged:
         raise not_found(f"{queue.text} is damaged and not served: {queue.damage}")
     return queue
 
 
+def _missing(switch: "Switch", queue_id: int) -> AmqpError:
+    """Why a queue is not mastered here: it is deleted, or its home node is about to hear of another one."""
+    return _moved() if queue_id in switch.remotes else not_found("")
+
+
 def _answer(link: PeerLink, request: int, *numbers: int) -> None:
     link.send(peerframes.encode(Answer(request, numbers)))
+
+
+def _answer_later(link: PeerLink, request: int, count: "int | Later[int]") -> None:
+    def answer(count: int | AmqpError) -> None:
+        if isinstance(count, AmqpError):
+            _refuse(link, request, count)
+        else:
+            _answer(link, request, count)
+
+    if isinstance(count, Later):
+        count.when(answer)
+    else:
+        answer(count)
+
+
+def _moved() -> AmqpError:
+    """The queue has another master, as its home node will hear; clients never see this code."""
+    error = not_found("")
+    error.code = peerframes.MOVED
+    return error
 
 
 def _refuse(link: PeerLink, request: int, error: AmqpError) -> None:
@@ -266,9 +392,13 @@ SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {
     Open: on_open,
     Publish: on_publish,
     Post: on_post,
+    PostRows: on_rows,
     Consume: on_consume,
     Ready: on_ready,
     Resume: on_resume,
+    Inherit: on_inherit,
+    Moved: on_moved,
+    Renew: on_renew,
     Cancel: on_cancel,
     Settle: on_settle,
     Credit: on_credit,

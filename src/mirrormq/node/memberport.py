@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from mirrormq.base.rng import Rng
 from mirrormq.base.types import Now
+from mirrormq.broker.host import BrokerSettings
+from mirrormq.log.journal import Journal
 from mirrormq.meta.state import MetaState
 
 
@@ -100,6 +102,8 @@ class Inside(Protocol):
     rng: Rng
     node_name: str
     cluster_name: str
+    settings: BrokerSettings
+    journal: Journal
 
     @property
     def state(self) -> MetaState:

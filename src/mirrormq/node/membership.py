@@ -28,7 +28,7 @@ from mirrormq.cluster.raft import messages as ms
 from mirrormq.cluster.raft.membership import Change
 from mirrormq.cluster.raft.raft import Myself, Options, Raft
 from mirrormq.log.disk import Disk
-from mirrormq.meta.commands import Command, NodeRestarted, NodeReturned
+from mirrormq.meta.commands import Command, HaDefaults, NodeRestarted, NodeReturned
 from mirrormq.meta.records import Node as NodeRecord
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.node import memberframes as mf
@@ -55,6 +55,7 @@ class Membership:
 
     metadata: Metadata
     identity: Identity
+    is_over = False
     metadata_class: type[Metadata] = Metadata
     """Tests put a class there that breaks a rule, to see that somebody notices."""
 
@@ -85,6 +86,14 @@ class Membership:
         """Addresses that came with the permission to join."""
         self._lease_seen = 0
         """When this node last had a lease."""
+        self._held_until = 0
+        """Until when the lease ran when that was looked at last."""
+        self._lapses = 0
+        """Counts the times it was found to have run out."""
+        self._is_lapsed = False
+        """It has, and what was agreed on since may not be applied here."""
+        self._returning = -1
+        """For which of these times the return is on its way."""
 
     # --- questions ------------------------------------------------------------------------------
 
@@ -102,6 +111,11 @@ class Membership:
     def cluster_name(self) -> str:
         """What this node would call the cluster if nobody has given it a name."""
         return self._node.cluster_name
+
+    @property
+    def ha_defaults(self) -> HaDefaults:
+        """What applies to mirrored queues where their policies say nothing."""
+        return self._node.settings.ha_defaults
 
     @property
     def raft(self) -> Raft:
@@ -134,12 +148,24 @@ class Membership:
         return self.metadata.durable
 
     @property
+    def confirmable(self) -> int:
+        """The same, for confirms that wait for a declaration."""
+        return self.metadata.durable
+
+    @property
     def is_idle(self) -> bool:
         """Nothing of this node is on its way."""
         return self.metadata.is_idle and self.raft.storage.is_idle
 
     def has_lease(self) -> bool:
-        """May this node act for the cluster now?"""
+        """May this node act for the cluster now?
+
+        Not by the lease alone: whoever was without one may have been called dead, and its queues have other
+        masters. So it first has a return recorded: when that is applied, so is all that came before.
+        """
+        return not self._is_lapsed and self._holds_lease()
+
+    def _holds_lease(self) -> bool:
         return self.raft.lease_until(self.now.mono) > self.now.mono
 
     def waits_for(self) -> str:
@@ -148,7 +174,7 @@ class Membership:
         if self.phase == READY:
             return ""
         if self.phase == PAUSED:
-            return f"paused: a majority of the cluster is out of reach; linked with {heard}"
+            return f"paused: {self._why_paused()}; linked with {heard}"
         if self.phase != SEEKING:
             return f"waiting for a majority of the cluster; linked with {heard}"
         if self.options.join is not None:
@@ -181,6 +207,7 @@ class Membership:
             self.state, (self.name, identity.start), make, self._carry_proposals
         )
         self.metadata.on_event = self._on_event
+        self.raft.stalled_elsewhere = self._node.journal.stalled_us
         self.metadata.is_held = True
         is_own = not self.options.nodes and self.options.join is None and not identity.cluster
         forms = identity.is_founding or is_own
@@ -244,6 +271,7 @@ class Membership:
         if peer in self.links:
             del self.links[peer]
             self.raft.link_down(now, peer, eof=eof)
+            self._held_until = self.raft.lease_until(now)  # it may have been given up with the link
         if is_up:
             self.links[peer] = cluster
             self.raft.link_up(now, peer)
@@ -256,7 +284,7 @@ class Membership:
         family = payload[0] if len(payload) else 0
         try:
             if family == mf.RAFT:
-                self.raft.receive(self.now.mono, peer, bytes(payload[1:]))
+                self._receive(peer, bytes(payload[1:]))
             elif family == mf.PROPOSALS:
                 self.metadata.receive(bytes(payload[1:]))
             elif family == mf.MEMBERSHIP:
@@ -266,6 +294,15 @@ class Membership:
         except (BadFrame, BadEnvelope) as error:
             self._node.note("error", f"node '{peer}' sent a bad frame: {error}", peer=peer)
             self._effects.cut(peer, str(error))
+
+    def _receive(self, peer: str, message: bytes) -> None:
+        """Only a message renews a lease: if it had run out before, that is seen here or never."""
+        now = self.now.mono
+        if now >= self._held_until:
+            self._lapses += 1
+            self._is_lapsed = True
+        self.raft.receive(now, peer, message)
+        self._held_until = self.raft.lease_until(now)
 
     def disk_done(self, token: int) -> bool:
         """The disk has done what `token` stands for; False if it is none of these."""
@@ -381,10 +418,12 @@ class Membership:
     def _enter_if_recorded(self) -> None:
         if self.phase == WAITING and self._is_registered:
             self.phase = ENTERING
-            self.propose(self._restarted(), self._on_entered, True)
+            lapses = self._lapses
+            self.propose(self._restarted(), lambda outcome: self._on_entered(outcome, lapses), True)
 
-    def _on_entered(self, outcome: Outcome) -> None:
+    def _on_entered(self, outcome: Outcome, lapses: int) -> None:
         """Everything that was committed before this start was recorded is applied."""
+        self._is_lapsed = lapses != self._lapses
         self._answered = ()
         self._node.enter()
         self._dial_known()
@@ -485,21 +524,36 @@ class Membership:
         return max(self.raft.lease_until(self.now.mono), self._lease_seen) + limits.pause_grace_us
 
     def _look_at_lease(self, now: int) -> None:
-        if self.has_lease():
+        if self._holds_lease():
             self._lease_seen = now
-            if self.phase == PAUSED:
-                self.phase = ENTERING
-                self.propose(NodeReturned(self.name, self.identity.start), self._on_returned, True)
+            if self.phase == PAUSED or (
+                self.phase == READY and self._is_lapsed and self._returning != self._lapses
+            ):
+                self._return()
         elif self.phase == READY and now >= self._lapse_at():
             self.phase = PAUSED
-            self._node.note("warning", "paused: a majority of the cluster is out of reach")
+            why = self._why_paused()
+            self._node.note("warning", f"paused: {why}")
             self._effects.doors(is_open=False)
-            self._node.send_away("this node is paused: a majority of the cluster is out of reach")
+            self._node.send_away(f"this node is paused: {why}")
 
-    def _on_returned(self, outcome: Outcome) -> None:
-        """Everything that was agreed on without this node is applied."""
-        self._node.note("info", "resumed: the cluster is in reach again")
-        self._open(outcome)
+    def _why_paused(self) -> str:
+        is_stalled = self.raft.is_stalled(self.now.mono)
+        return "its disk does not answer" if is_stalled else "a majority of the cluster is out of reach"
+
+    def _return(self) -> None:
+        lapses = self._returning = self._lapses
+        is_paused, self.phase = self.phase == PAUSED, ENTERING if self.phase == PAUSED else self.phase
+
+        def done(outcome: Outcome) -> None:
+            """Everything that was agreed on without this node is applied."""
+            if lapses == self._lapses:
+                self._is_lapsed = False
+            if is_paused:
+                self._node.note("info", "resumed: the cluster is in reach again")
+                self._open(outcome)
+
+        self.propose(NodeReturned(self.name, self.identity.start), done, True)
 
 
 def _ignore(_: Outcome) -> None:

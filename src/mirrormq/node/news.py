@@ -24,6 +24,7 @@ from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.broker.census import Census
 from mirrormq.broker.host import BrokerSettings
+from mirrormq.meta import system
 from mirrormq.meta.state import MetaState
 from mirrormq.node.peerframes import BadFrame
 from mirrormq.peer.handshake import VERSIONS
@@ -319,7 +320,8 @@ class News:
             self._walk, self._walked = iter(list(self._masters.values())), 0
         left = limits.news_queues_walked
         for queue in islice(self._walk, left):
-            self._walked += queue.core.ready + queue.core.unacked
+            if not system.is_system(queue.record.vhost, queue.name):
+                self._walked += queue.core.ready + queue.core.unacked
             left -= 1
         if left:
             self._messages, self._walk, self._counted_at = self._walked, None, now

@@ -10,10 +10,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from itertools import chain, count
 
-import msgspec
-
 from mirrormq.base import limits
-from mirrormq.base.errors import connection_forced
 from mirrormq.base.rng import Rng
 from mirrormq.base.types import Now, Peer
 from mirrormq.broker.census import Census
@@ -31,27 +28,30 @@ from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.log.disk import Disk, ReadDone
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.journal import Journal
-from mirrormq.log.queuelog import MemoryLog, QueueLog
+from mirrormq.log.queuelog import QueueLog
 from mirrormq.log.recycler import Recycler
-from mirrormq.log.segments import Segments
 from mirrormq.meta import records
 from mirrormq.meta.access import Access
 from mirrormq.meta.authenticator import Authenticator
-from mirrormq.meta.commands import Command, DeclareQueue, Transaction
+from mirrormq.meta.commands import Command
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.tables import Change
-from mirrormq.node import alarms, backup, inquiry, news
+from mirrormq.node import alarms, backup, changes, inquiry, news
 from mirrormq.node.admin import Admin
 from mirrormq.node.backup import Image
 from mirrormq.node.budget import Budget
+from mirrormq.node.bulk import BulkConnection
+from mirrormq.node.bulkservice import BulkService
 from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.confirms import Confirms
+from mirrormq.node.copies import GREETING, MIRRORING, Copies
 from mirrormq.node.effects import Effects
 from mirrormq.node.logins import Logins
 from mirrormq.node.memberport import ClusterOptions, Started
 from mirrormq.node.membership import NEVER, Membership
 from mirrormq.node.peerframes import FAMILY
 from mirrormq.node.placement import Placement
+from mirrormq.node.queuelogs import QueueLogs, with_log_ids
 from mirrormq.node.recover import recover_queues
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
@@ -62,6 +62,8 @@ FORWARDING = bytes((FAMILY,))
 
 class Node:
     """One broker node without any I/O of its own."""
+
+    copies_class: type[Copies] = Copies
 
     def __init__(
         self,
@@ -89,25 +91,24 @@ class Node:
         self._clock = ClockWatch(now, lambda text: self.note("warning", text))
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
-        self.membership = Membership(self, self.effects, self._next_token, cluster or ClusterOptions())
+        cluster = cluster or ClusterOptions()
+        self.membership: Membership = Membership(self, self.effects, self._next_token, cluster)
         self._disk: Disk | None = None
         """To read queues from, until that is done."""
-        self.journal = Journal(
-            self.effects,
-            self._next_token,
-            fsync=settings.fsync,
-            interval_us=settings.fsync_interval_ms * 1000,
-        )
+        fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000
+        self.journal = Journal(self.effects, self._next_token, fsync=fsync, interval_us=interval_us)
         self.logs: dict[int, DurableLog] = {}
         """Logs of the durable queues, by queue id."""
         self._budget = Budget(self.work, self.logs, settings.memory_limit)
-        self._dropped: list[tuple[int, int]] = []
-        """(index of the metadata command, log id) of deleted queues whose records are still kept."""
+        self.copies: Copies | None = None
+        """The copies of mirrored queues, once this node has entered its cluster."""
+        self._greetings: dict[str, bytes] = {}
+        """Of linked nodes that greeted before that."""
+        self._queue_logs = QueueLogs(self)
         self._reads: dict[int, ReadDone] = {}
-        self.recycler = Recycler(
-            self.effects, self.read, self._next_token, journal=self.journal, logs=self.logs
-        )
-        self.recycler.damaged = self._on_damage
+        token, journal = self._next_token, self.journal
+        self.recycler = Recycler(self.effects, self.read, token, journal=journal, logs=self.logs)
+        self.recycler.damaged = self._queue_logs.damaged
         self.access = Access(self.meta)
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
@@ -121,6 +122,7 @@ class Node:
         self.switch = Switch(self, self.effects)
         self.news = news.News(self, self.effects, self.switch.masters)
         self.inquiries = inquiry.Inquiries(self, self.effects)
+        self.bulk = BulkService(self)
         self.shortages = self.news.shortages
         self.place = Placement(self, self.news).place
 
@@ -140,7 +142,7 @@ class Node:
     def enter(self) -> None:
         """The metadata is complete: make what it describes, and fill the queues mastered here."""
         for record in self.meta.vhosts.values():
-            self._add_vhost(record)
+            changes.add_vhost(self, record)
         for exchange in list(self.meta.exchanges.values()):
             self.vhosts[exchange.vhost].apply(Change("put", exchange))
         for queue in list(self.meta.queues.values()):
@@ -148,11 +150,18 @@ class Node:
         for binding in list(self.meta.bindings.values()):
             self.vhosts[binding.vhost].apply(Change("put", binding))
         assert self._disk is not None
-        recover_queues(self, self._disk)
+        copies = self.copies_class(self)
+        recover_queues(self, self._disk, copies)
         self._disk = None
         self.recycler.sources = lambda: {queue.log_id for queue in self.meta.queues.values()}
-        self.meta.watch(self._on_changes)
+        self.meta.watch(lambda changed: changes.follow(self, changed))
         self.switch.begin(self.membership.links)
+        self.copies = copies
+        copies.begin()
+        for view in self.meta.views.values():
+            self.vhosts[view.vhost].follow_view(self.meta.queues[view.identity])
+        for peer, greeting in self._greetings.items():
+            copies.greeted(peer, greeting)
 
     # --- client inputs --------------------------------------------------------------------------
 
@@ -197,7 +206,7 @@ class Node:
         if connection is None:
             return b""
         out = connection.out
-        data = out.take()
+        data = connection.take_output()
         if out.starved and not out.blocked:
             self._touch_consumed(connection)
         return data
@@ -223,6 +232,10 @@ class Node:
         self.switch.link_change(peer, is_up)
         self.news.link_change(peer, is_up)
         self.inquiries.link_change(peer, is_up)
+        self.bulk.link_down(peer)
+        self._greetings.pop(peer, None)
+        if self.copies is not None:
+            self.copies.link_change(peer, is_up)
 
     def peer_frame(self, now: Now, peer: str, payload: bytes | memoryview) -> None:
         """Another node sent a frame; nothing refers to `payload` afterwards."""
@@ -234,20 +247,33 @@ class Node:
             self.news.peer_frame(peer, payload)
         elif family == inquiry.FIRST:
             self.inquiries.peer_frame(peer, payload)
+        elif family in (MIRRORING, GREETING):
+            self._copies_frame(peer, payload)
         elif peer in self.membership.links:
             self.membership.frame(peer, payload)
 
+    def _copies_frame(self, peer: str, payload: bytes | memoryview) -> None:
+        if payload[:1] == GREETING and self.copies is None:
+            self._greetings[peer] = bytes(payload)
+        elif payload[:1] == GREETING and self.copies is not None:
+            self.copies.greeted(peer, payload)
+        elif self.copies is not None:
+            self.copies.peer_frame(peer, payload)
+
     def link_full(self, now: Now, peer: str) -> None:
         """A link takes no more for now."""
-        self.now = now
-        self.switch.link_full(peer, True)
-        self.inquiries.link_full(peer, True)
+        self._link_full(now, peer, True)
 
     def link_writable(self, now: Now, peer: str) -> None:
         """A link takes more again."""
+        self._link_full(now, peer, False)
+
+    def _link_full(self, now: Now, peer: str, is_full: bool) -> None:
         self.now = now
-        self.switch.link_full(peer, False)
-        self.inquiries.link_full(peer, False)
+        self.switch.link_full(peer, is_full)
+        self.inquiries.link_full(peer, is_full)
+        if self.copies is not None:
+            self.copies.link_full(peer, is_full)
 
     # --- other inputs ---------------------------------------------------------------------------
 
@@ -294,6 +320,8 @@ class Node:
             connection.on_tick()
         self.recycler.tick(now)
         self.switch.tick()
+        if self.copies is not None:
+            self.copies.tick()
         self.on_timer(now)
 
     def _touch_all(self) -> None:
@@ -314,6 +342,8 @@ class Node:
         self.now = now
         self.membership.on_timer()
         self.inquiries.on_timer()
+        if self.copies is not None:
+            self.copies.on_timer(now)
         while self._timers and self._timers[0][0] <= now.mono:
             heapq.heappop(self._timers)[2].core.touch()
 
@@ -321,6 +351,8 @@ class Node:
         """When `on_timer` is needed next (mono µs)."""
         times = self._confirms.times()
         times += [self.journal.next_flush_at() or 0, self.news.next_at(), self.inquiries.next_at()]
+        if self.copies is not None:
+            times.append(self.copies.timer_at)
         # What became due since `on_timer` was called (a timer may wake a moment too early) is not past yet.
         soon = self.now.mono + 1
         times.append(max(self.membership.timer_at, soon))
@@ -352,6 +384,14 @@ class Node:
         self.now = now
         self.send_away(reason)
 
+    def hand_over(self, now: Now, done: Callable[[], None]) -> None:
+        """The node stops: mirrored queues go to other masters; `done` is called when none is left."""
+        self.now = now
+        if self.copies is None:
+            done()
+        else:
+            self.copies.hand_over(done)
+
     def send_away(self, reason: str) -> None:
         """Close the connections of all clients, telling them why."""
         for connection in list(self.connections.values()):
@@ -370,6 +410,8 @@ class Node:
             or self.switch.needs_pass
             or self.membership.needs_pass
             or self.inquiries.needs_pass
+            or self.bulk.needs_pass
+            or (self.copies is not None and self.copies.needs_pass)
         )
 
     def end_pass(self, now: Now) -> None:
@@ -379,10 +421,14 @@ class Node:
         self.membership.end_pass()
         self.switch.begin_pass()
         self.turn_queues()
+        if self.copies is not None:
+            # Before anybody is told: what this pass wrote leaves for the mirrors, and their marks count.
+            self.copies.end_pass(now)
         self.switch.end_pass()
         self.news.step()
         self.inquiries.step()
-        self._forget_dropped()
+        self.bulk.step()
+        self._queue_logs.let_go()
         self.recycler.step()
         self.journal.commit(now)
         # Whoever is unparked by what follows serves frames again: those belong to the next pass.
@@ -419,18 +465,7 @@ class Node:
 
     def propose(self, command: Command, done: Callable[[Outcome], None], wait: bool) -> None:
         """Change the metadata."""
-        self.membership.propose(self._with_log_ids(command), done, wait)
-
-    def _with_log_ids(self, command: Command) -> Command:
-        """Queues to be declared get a name for their records that no other queue has, lost ones included."""
-        if isinstance(command, Transaction):
-            inner = tuple(self._with_log_ids(part) for part in command.commands)
-            return msgspec.structs.replace(command, commands=inner)
-        if isinstance(command, DeclareQueue) and not command.queue.log_id:
-            drawn = int.from_bytes(self.rng.token(8), "big") >> 1 | 1
-            queue = msgspec.structs.replace(command.queue, log_id=drawn)
-            return msgspec.structs.replace(command, queue=queue)
-        return command
+        self.membership.propose(with_log_ids(self, command), done, wait)
 
     @property
     def store(self) -> Metadata:
@@ -460,30 +495,26 @@ class Node:
 
     def open_log(self, record: records.Queue) -> QueueLog:
         """The log of a queue."""
-        if not record.outlives_restart:
-            return MemoryLog()
-        log = self.logs[record.log_id] = DurableLog(self.journal, Segments(self.effects, record.log_id))
-        return log
+        return self._queue_logs.open(record)
+
+    def new_log(self, record: records.Queue) -> DurableLog:
+        """An empty log for a queue that had none."""
+        return self._queue_logs.make(record)
+
+    def fill(self, queue: Queue) -> None:
+        """A queue was made here: one that was another node's until now is filled from its log."""
+        if queue.log.is_mirrored:
+            assert self.copies is not None
+            self.copies.fill(queue)
 
     def drop_log(self, record: records.Queue) -> None:
         """The queue is deleted: its records go once the deletion itself cannot be lost any more."""
-        self.switch.drop(record)
-        if record.log_id in self.logs:
-            self._dropped.append((self.membership.index, record.log_id))
+        self.switch.deleted(record)
+        self._queue_logs.forget(record.log_id)
 
-    def _forget_dropped(self) -> None:
-        """Let go of the logs whose queues are durably deleted; their files go with the next checkpoint."""
-        while self._dropped and self._dropped[0][0] <= self.membership.durable:
-            _, log_id = self._dropped.pop(0)
-            self.recycler.orphans += self.logs.pop(log_id).segments.files()
-
-    def _on_damage(self, log_id: int, reason: str) -> None:
-        """Recycling met records that cannot be read."""
-        for queue in self.switch.masters.values():
-            if log_id and queue.record.log_id == log_id:
-                queue.fail(reason)
-                return
-        self.note("error", f"the queue log is damaged: {reason}")
+    def forget_log(self, log_id: int) -> None:
+        """Nobody needs these records any more, once what says so cannot be lost."""
+        self._queue_logs.forget(log_id)
 
     def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
         """Read a part of a file of the data folder."""
@@ -496,6 +527,16 @@ class Node:
     def is_alone(self) -> bool:
         """Is there no other node in the cluster?"""
         return self.membership.is_alone
+
+    @property
+    def settled_index(self) -> int:
+        """Index of the last metadata command that everything here has followed."""
+        before_due = self.copies.before_due if self.copies is not None else None
+        return self.membership.index if before_due is None else before_due
+
+    def is_mirror_master(self, queue_id: int) -> bool:
+        """Does this node act as the master of a mirrored queue, by the view it has entered?"""
+        return self.copies is not None and self.copies.is_master(queue_id)
 
     def is_master(self, record: records.Queue) -> bool:
         """Is this node the queue's master?"""
@@ -522,6 +563,11 @@ class Node:
         """Give the queue a turn at this time."""
         heapq.heappush(self._timers, (at_mono, next(self._uids), queue))
 
+    def begin_bulk(self, connection: Connection, header: bytes) -> None:
+        """A client speaks the bulk protocol."""
+        made = self.connections[connection.conn_id] = BulkConnection.instead_of(self, connection)
+        made.begin(header, connection.give_up())
+
     def heard(self, connection: Connection) -> None:
         """The connection serves frames in this pass."""
         self._heard[connection.conn_id] = connection
@@ -537,50 +583,7 @@ class Node:
     def _next_token(self) -> int:
         return next(self._tokens)
 
-    # --- metadata changes -----------------------------------------------------------------------
-
-    def _on_changes(self, changes: list[Change]) -> None:
-        for change in changes:
-            record = change.record
-            if isinstance(record, records.VHost):
-                if change.kind == "put" and record.name not in self.vhosts:
-                    self._add_vhost(record)
-                elif change.kind == "delete":
-                    self._drop_vhost(record.name)
-            elif isinstance(record, records.Exchange | records.Queue | records.Binding | records.Policy):
-                vhost = self.vhosts.get(record.vhost)
-                if vhost is not None:
-                    vhost.apply(change)
-            elif isinstance(record, records.User | records.Permission | records.TopicPermission):
-                self._access_changed(change)
-            elif isinstance(record, records.Node):
-                self._node_changed(change, record)
-
-    def _node_changed(self, change: Change, record: records.Node) -> None:
-        before = change.before
-        is_over = isinstance(before, records.Node) and record.start > before.start
-        if record.name != self.node_name and (change.kind == "delete" or is_over or not record.is_live):
-            self.switch.peer_died(record.name)
-        self.membership.follow(record)
-
-    def _add_vhost(self, record: records.VHost) -> None:
-        self.vhosts[record.name] = VHost(self, record.name, self.switch.make_queue)
-
-    def _drop_vhost(self, name: str) -> None:
-        self.vhosts.pop(name).destroy()
-        for connection in list(self.connections.values()):
-            if connection.vhost is not None and connection.vhost.name == name:
-                connection.close_with(connection_forced(f"vhost '{name}' is deleted"))
-
-    def _access_changed(self, change: Change) -> None:
-        """Routes remember that a publish was permitted: forget them."""
-        for vhost in self.vhosts.values():
-            vhost.forget_routes()
-        record = change.record
-        if isinstance(record, records.User) and change.kind == "delete":
-            for connection in list(self.connections.values()):
-                if connection.user == record.name:
-                    connection.close_with(connection_forced(f"user '{record.name}' is deleted"))
+    # --- flushes --------------------------------------------------------------------------------
 
     def after_flush(self, done: Callable[[bool], None]) -> None:
         """Call `done` when every change of a queue so far is durable, as far as other nodes say."""

@@ -26,9 +26,16 @@ class RemoteLog:
 
     __slots__ = ("durable", "end")
 
-    def __init__(self) -> None:
-        self.end = 0
-        self.durable = 0
+    is_over = False
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.durable = end
+
+    @property
+    def confirmable(self) -> int:
+        """What the master has reported, refused ones included."""
+        return self.durable
 
 
 _OWED_BYTES = 256
@@ -38,7 +45,7 @@ _OWED_BYTES = 256
 class Owed:
     """A block of publishes that the master has not reported."""
 
-    __slots__ = ("at", "block", "first", "last", "owners", "sent_to", "size")
+    __slots__ = ("at", "block", "first", "last", "owners", "sent_to", "size", "was_mirrored")
 
     def __init__(self, first: int, last: int, block: bytes, owners: bytes | None, at: int) -> None:
         self.first = first
@@ -50,6 +57,8 @@ class Owed:
         self.at = at
         self.sent_to = 0
         """The master's process it was sent to first."""
+        self.was_mirrored = False
+        """Was the queue mirrored then?"""
 
     def owner(self, number: int) -> tuple[int, int]:
         """Channel and publish number behind a number of the stream; (0, 0) if nobody waits."""
@@ -66,7 +75,8 @@ class Outgoing:
     def __init__(self, queue: "RemoteQueue") -> None:
         self._queue = queue
         self._host = queue.host
-        self.log = RemoteLog()
+        # Numbers go on where an earlier object for this queue ended: masters remember the highest they took.
+        self.log = RemoteLog(queue.switch.sent.get(queue.record.id, 0))
         self._owed: deque[Owed] = deque()
         self._unsent: deque[Owed] = deque()
         self._session = 0
@@ -98,7 +108,7 @@ class Outgoing:
         self._send()
 
     def _owe(self, owed: Owed) -> None:
-        self.log.end = owed.last
+        self.log.end = self._queue.switch.sent[self._queue.record.id] = owed.last
         self._owed.append(owed)
         self._unsent.append(owed)
         self._queue.link.owed_bytes += owed.size
@@ -106,15 +116,15 @@ class Outgoing:
 
     def _send(self) -> None:
         link = self._queue.link
-        while self._unsent and link.may_publish:
+        while self._unsent and link.may_publish and self._queue.is_open:
             if self._session != link.session:
                 self._session = link.session
                 base = self._owed[0].first - 1
                 link.publish(peerframes.encode(peerframes.Open(self._queue.record.id, base)))
             owed = self._unsent.popleft()
-            is_resent = owed.sent_to not in (0, link.pid)
+            is_resent = owed.sent_to not in (0, link.pid) and self._queue.may_be_known(owed.was_mirrored)
             if not owed.sent_to:
-                owed.sent_to = link.pid
+                owed.sent_to, owed.was_mirrored = link.pid, self._queue.is_mirrored
             link.publish(self._frame(owed, is_resent=is_resent))
 
     def _frame(self, owed: Owed, *, is_resent: bool) -> bytes:
@@ -126,6 +136,11 @@ class Outgoing:
             base=self.log.durable,
             is_resent=is_resent,
         )
+
+    def pass_to(self, queue: "RemoteQueue") -> None:
+        """Another object stands for the queue: what is owed is its own."""
+        self._queue = queue
+        self.start_again()
 
     def start_again(self) -> None:
         """The link is back, or there is another master: send everything that is owed."""

@@ -10,18 +10,23 @@ Guarantees
   short break repeats nothing, deletes no auto-delete queue and gives no exclusive queue away. What was on its
   way then is ready again when the link is back; if it does not come back in time, or another process of the
   home node does, everything outstanding is, at its place and marked as redelivered.
+- What a client holds of the master before this one is outstanding here under the tags its home node gave it
+  (broker/inherited.py), and counts against the limits of its consumer.
+- The home node of a mirrored queue hears that a delivery has ended when every mirror has the record of it, so
+  it can tell the next master what this one took with it.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from mirrormq.base import limits
+from mirrormq.broker.inherited import epochs_of, since_of
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later
 from mirrormq.kernel import forward
 from mirrormq.kernel.cores import ChannelCore, ConsumerCore
 from mirrormq.kernel.outbuffer import Dirty, OutBuffer
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import BadFrame, Consume, Resume, Span
+from mirrormq.node.peerframes import BadFrame, Consume, Inherit, Resume, Span
 
 if TYPE_CHECKING:
     from mirrormq.node.peerlink import PeerLink
@@ -41,6 +46,7 @@ class FarConsumer:
         self.exclusive = frame.exclusive
         self.prefetch = 0 if frame.no_ack else frame.prefetch
         self.priority = frame.priority
+        self.order = frame.order
         self.arguments = arguments
         self.active = True
         number = frame.consumer.to_bytes(4, "little")
@@ -82,12 +88,14 @@ class Outlet:
         self._skip = 0
         """Frames to come that were taken before the link broke."""
         self._heard_at = host.now.mono
+        self._epochs_told = 0
         link.outlets[number] = self
 
     def add(self, consumer: FarConsumer) -> None:
         """The queue has taken this consumer."""
         self.consumers[consumer.number] = consumer
         self.link.served.add(consumer.number)
+        forward.bind_consumer(self.channel, consumer.core, consumer.number)
 
     def remove(self, number: int) -> FarConsumer | None:
         """Forget a consumer, if it is there."""
@@ -112,6 +120,7 @@ class Outlet:
         block = self.out.take()
         first, self._next = self._next, self.channel.next_tag
         if self.link.is_open and block:
+            self._tell_epochs()
             self.link.send(peerframes.deliver(self.number, first, self._next - first, block))
             self._in_flight += len(block)
             self._set_room()
@@ -121,13 +130,37 @@ class Outlet:
         self.flush()
         if not self.queue.get(self.channel, False):
             return 0, b""
+        self._tell_epochs()
         block = self.out.take()
         self._next = self.channel.next_tag
         self._in_flight += len(block)
         self._set_room()
         return self._next - 1, block
 
+    def _tell_epochs(self) -> None:
+        """Which record a delivery is, the home node knows by its seq and epoch."""
+        epochs = epochs_of(self.queue)
+        if epochs is not None and len(epochs) != self._epochs_told:
+            self._epochs_told = len(epochs)
+            rows = tuple(epochs[-limits.forward_epochs_max :])
+            self.link.send(peerframes.encode(peerframes.Epochs(self.number, rows)))
+
     # --- from the home node ---
+
+    def inherit(self, frame: Inherit) -> int:
+        """What a client holds of the master before; how many of those deliveries are not known here."""
+        rows: list[tuple[int, int]] = []
+        for consumer, first, last, epoch in frame.rows:
+            if last < first or last - first >= limits.forward_inherited_max:
+                raise BadFrame("a row of deliveries that no node has")
+            inherited = self.queue.inherited
+            seqs = [0] * (last - first + 1) if inherited is None else inherited.claim(first, last, epoch)
+            rows += [(seq, consumer) for seq in seqs]
+        forward.inherit(self.channel, self.queue.core, rows, self._host.now.mono)
+        self._next = self.channel.next_tag
+        self.is_suspended = True  # the home node goes on with it as after a break
+        self.channel.flow = False
+        return sum(not seq for seq, _ in rows)
 
     def settle(self, spans: list[Span]) -> None:
         """Deliveries ended."""
@@ -141,7 +174,11 @@ class Outlet:
         is_many = self._settled - self._told >= limits.forward_settles_kept
         if is_many or self._spans >= limits.forward_spans_kept:
             self._told, self._spans = self._settled, 0
-            self.link.publish(peerframes.encode(peerframes.Settled(self.number, self._settled)))
+            told = peerframes.encode(peerframes.Settled(self.number, self._settled))
+            if since_of(self.queue):
+                self.link.when_settled(self.queue, lambda: self.link.publish(told))
+            else:
+                self.link.publish(told)
 
     def credit(self, size: int) -> None:
         """So many bytes have left the home node's memory."""

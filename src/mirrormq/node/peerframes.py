@@ -13,17 +13,21 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from mirrormq.broker.queueport import Rows
+
 FAMILY = 0xF1
 """Forwarding, version 1."""
 
 BULK = 1
 """The lane of all these frames: one lane, because order among them matters."""
 
-_PUBLISH, _LETTER, _DELIVER, _GOT, _SETTLE, _REPORT, _CREDIT, _OTHER, _REPLY = range(1, 10)
+_PUBLISH, _LETTER, _DELIVER, _GOT, _SETTLE, _REPORT, _CREDIT, _OTHER, _REPLY, _ROWS, _STAGED = range(1, 12)
 
 _HEAD = struct.Struct("<BB")
 _PUBLISHED = struct.Struct("<BBQQIQB")
 _POSTED = struct.Struct("<BBQQQB")
+_ROWS_POSTED = struct.Struct("<BBQQQIBB")
+_BLOCK_STAGED = struct.Struct("<BBQQIB")
 _DELIVERED = struct.Struct("<BBQQI")
 _ANSWERED = struct.Struct("<BBQQQI")
 _SETTLED = struct.Struct("<BBQI")
@@ -59,6 +63,30 @@ class Post(NamedTuple):
     source: int
     number: int
     is_resent: bool
+    data: bytes | memoryview
+    at: int
+
+
+class PostRows(NamedTuple):
+    """Home to master: committed rows of a sink, with their numbers at its staging queue."""
+
+    queue: int
+    source: int
+    first: int
+    records: int
+    op: int
+    is_resent: bool
+    data: bytes | memoryview
+    at: int
+
+
+class Staged(NamedTuple):
+    """Home to master: rows of a transaction for one queue; without any the transaction is given up."""
+
+    tx: int
+    target: int
+    records: int
+    op: int
     data: bytes | memoryview
     at: int
 
@@ -130,11 +158,13 @@ class Hello(_Other, frozen=True, tag=1):
     """Both ways, first on every link: who this process is, and which metadata it has applied.
 
     `held`: the process of the other end whose outlets it has kept while the link was broken, 0 if none.
+    `start`: the start of the node that this process is, as views name it.
     """
 
     pid: Natural
     index: Natural
     held: Natural = 0
+    start: Natural = 0
 
 
 class Sync(_Other, frozen=True, tag=2):
@@ -151,7 +181,10 @@ class Open(_Other, frozen=True, tag=3):
 
 
 class Consume(_Other, frozen=True, tag=4):
-    """Home to master: register a consumer."""
+    """Home to master: register a consumer. The answer is its place among all, `order`, 0 if it is new.
+
+    `since`: the mastership it is meant for, 0 if the queue is not mirrored.
+    """
 
     request: Natural
     queue: Natural
@@ -164,6 +197,8 @@ class Consume(_Other, frozen=True, tag=4):
     exclusive: bool
     priority: int
     arguments: bytes
+    since: Natural = 0
+    order: Natural = 0
 
 
 class Cancel(_Other, frozen=True, tag=5):
@@ -189,6 +224,7 @@ class Get(_Other, frozen=True, tag=7):
     request: Natural
     queue: Natural
     outlet: Natural
+    since: Natural = 0
 
 
 class Ask(_Other, frozen=True, tag=8):
@@ -265,6 +301,77 @@ class Settled(_Other, frozen=True, tag=16):
     count: Natural
 
 
+class Inherit(_Other, frozen=True, tag=17):
+    """Home to master, after a change of masters: what a channel holds of the master before.
+
+    The tags from 1 on, in rows of (consumer, first seq, last seq, epoch of the records). How those of them
+    ended that the master before has not answered follows, after a `Resume`. A row that the new master's log
+    does not have, or no longer, uses up its tags and nothing else.
+    """
+
+    request: Natural
+    queue: Natural
+    since: Natural
+    outlet: Natural
+    rows: tuple[tuple[Count, Natural, Natural, Natural], ...]
+
+
+class Epochs(_Other, frozen=True, tag=18):
+    """Master to home: (epoch, seq of its first record) in the log behind an outlet, before deliveries."""
+
+    outlet: Natural
+    rows: tuple[tuple[Count, Natural], ...]
+
+
+class Tell(_Other, frozen=True, tag=19):
+    """Master to home: say when all that is here of queues that got a new master has been told.
+
+    It is served when the home node has followed the metadata the master had when it asked: by then it has.
+    """
+
+
+class Moved(_Other, frozen=True, tag=21):
+    """Home to master: the answer, for all that moved up to this index of the metadata."""
+
+    index: Natural
+
+
+class Renew(_Other, frozen=True, tag=20):
+    """Home to master: this node's lease had run out; what was under way to it was not taken.
+
+    The answer is 1 if its outlets were kept: it resumes them then, as after a break of the link. Otherwise it
+    begins anew.
+    """
+
+    request: Natural
+
+
+class SinkAsk(_Other, frozen=True, tag=22):
+    """Home to master: a request of a sink's client (sinkdesk.py); `body` is MessagePack."""
+
+    request: Natural
+    queue: Natural
+    what: str
+    body: bytes
+
+
+class Told(_Other, frozen=True, tag=23):
+    """Master to home: the answer to it."""
+
+    request: Natural
+    body: bytes
+
+
+class Taken(_Other, frozen=True, tag=24):
+    """Master to home: so many more bytes of a transaction are durable."""
+
+    tx: Natural
+    size: Natural
+
+
+MOVED = 301
+"""The code of an answer: the queue has another master now, of which the home node is about to hear."""
+
 COUNTS, USE, PURGE, DELETE, FLUSH = 1, 2, 3, 4, 5
 IF_UNUSED, IF_EMPTY = 1, 2
 
@@ -285,8 +392,16 @@ Other = (
     | Arrived
     | Resume
     | Settled
+    | Inherit
+    | Epochs
+    | Tell
+    | Moved
+    | Renew
+    | SinkAsk
+    | Told
+    | Taken
 )
-Frame = Publish | Post | Deliver | Got | Settle | Report | Credit | Reply | Other
+Frame = Publish | Post | PostRows | Staged | Deliver | Got | Settle | Report | Credit | Reply | Other
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Other] = msgspec.msgpack.Decoder(Other)
@@ -300,6 +415,17 @@ def publish(queue: int, first: int, block: bytes, *, count: int, base: int, is_r
 def post(queue: int, letter: tuple[int, int], block: bytes, *, is_resent: bool) -> bytes:
     """Encode `Post`; `letter` is source and number."""
     return _POSTED.pack(FAMILY, _LETTER, queue, *letter, is_resent) + block
+
+
+def post_rows(queue: int, source: int, rows: Rows, *, is_resent: bool) -> bytes:
+    """Encode `PostRows`."""
+    numbers = (queue, source, rows.first, rows.records, rows.op, is_resent)
+    return _ROWS_POSTED.pack(FAMILY, _ROWS, *numbers) + rows.data
+
+
+def staged(block: tuple[int, int, int, int], data: bytes) -> bytes:
+    """Encode `Staged`; `block` is transaction, target, rows and op."""
+    return _BLOCK_STAGED.pack(FAMILY, _STAGED, *block) + data
 
 
 def deliver(outlet: int, first: int, count: int, block: bytes | memoryview) -> bytes:
@@ -359,6 +485,18 @@ def _read_post(data: bytes | memoryview) -> Post:
     return Post(queue, source, number, bool(is_resent), data, _POSTED.size)
 
 
+def _read_rows(data: bytes | memoryview) -> PostRows:
+    _, _, queue, source, first, count, op, is_resent = _ROWS_POSTED.unpack_from(data)
+    if not count or not first:
+        raise BadFrame("rows without numbers")
+    return PostRows(queue, source, first, count, op, bool(is_resent), data, _ROWS_POSTED.size)
+
+
+def _read_staged(data: bytes | memoryview) -> Staged:
+    _, _, tx, target, count, op = _BLOCK_STAGED.unpack_from(data)
+    return Staged(tx, target, count, op, data, _BLOCK_STAGED.size)
+
+
 def _read_deliver(data: bytes | memoryview) -> Deliver:
     _, _, outlet, first, count = _DELIVERED.unpack_from(data)
     return Deliver(outlet, first, count, data, _DELIVERED.size)
@@ -403,6 +541,8 @@ def _read_other(data: bytes | memoryview) -> Other:
 _READERS: dict[int, Callable[[bytes | memoryview], Frame]] = {
     _PUBLISH: _read_publish,
     _LETTER: _read_post,
+    _ROWS: _read_rows,
+    _STAGED: _read_staged,
     _DELIVER: _read_deliver,
     _GOT: _read_got,
     _SETTLE: _read_settle,

@@ -15,13 +15,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, not_found
+from mirrormq.broker.inherited import since_of
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import Answer, Got
+from mirrormq.node.peerframes import Answer, Got, Told
 
 if TYPE_CHECKING:
+    from mirrormq.broker.queue import Queue
+    from mirrormq.broker.staging import OpenTx
     from mirrormq.node.inlet import Inlet
     from mirrormq.node.outlet import FarConsumer, Outlet
     from mirrormq.node.remotequeue import RemoteQueue
+    from mirrormq.node.sinkdesk import FarStage
     from mirrormq.node.stream import Stream
 
 Answered = Callable[[Answer | Got | AmqpError], None]
@@ -43,6 +47,26 @@ class Carrier(Protocol):
         """A number no request had before."""
         ...
 
+    def when_settled(self, queue: "Queue", done: Callable[[], None]) -> None:
+        """Call `done` when all that has left the queue in this pass has left it at every mirror."""
+        ...
+
+    def report_later(self, stream: "Stream") -> None:
+        """Let a stream report at the end of the pass."""
+        ...
+
+
+class SinkEnds:
+    """What sinks use of a link."""
+
+    def __init__(self) -> None:
+        self.stages: dict[int, OpenTx] = {}
+        """Transactions that the peer stages here."""
+        self.far_stages: dict[int, FarStage] = {}
+        """Those that this node stages there."""
+        self.asked: dict[int, Callable[[Told | None], None]] = {}
+        """Requests to staging queues mastered there, by number."""
+
 
 class PeerLink:
     """One peer, in both roles: as the master of queues used here, and as the home of clients served here."""
@@ -56,8 +80,14 @@ class PeerLink:
         self.is_full = False
         self.pid = 0
         """The peer's process: the id its publishes carry."""
+        self.start = 0
+        """The start of the node that process is."""
         self.session = 0
         """Grows with every time the link opens."""
+        self.spoken = 0
+        """The peer has told what its clients hold of the queues that moved up to this metadata index."""
+        self.asked = 0
+        """It was asked to do so up to this index."""
         self.down_at = 0
         self.is_held = False
         """Are the outlets of the peer's process kept since the link broke?"""
@@ -77,6 +107,10 @@ class PeerLink:
         self.active: dict[RemoteQueue, None] = {}
         """Those of them that have something to lose with the link: all others need not hear of it."""
         self.inlets: dict[int, Inlet] = {}
+        self.is_stale = False
+        """Has this node's lease run out since its inlets of mirrored queues were registered?"""
+        self.renewals = self.renewing = 0
+        """How often, and the last time that the master was told so."""
         self.unsure: list[Callable[[bool], None]] = []
         """Commits that wait for the link, to know whether what they acknowledged is safe."""
         self.owed_bytes = 0
@@ -88,13 +122,26 @@ class PeerLink:
         """Consumers of that node which are registered here."""
         self.suspended: dict[int, FarConsumer] = {}
         """Consumers that keep their places while the link is broken."""
+        self.is_dropped = False
+        """Was the peer called dead, so that it has to register anew although the link is up?"""
+        self.drops = self.drops_told = 0
+        """How often that has happened, and of how many of them the peer was told when it asked last."""
         self.streams: dict[int, Stream] = {}
+        self.sinks = SinkEnds()
         self.arrived: dict[tuple[int, int], list[int]] = {}
         """Dead letters of that node that arrived here, by queue and source, of which it has not been told."""
 
+    def when_settled(self, queue: "Queue", done: Callable[[], None]) -> None:
+        """Call `done` when all that has left the queue in this pass has left it at every mirror."""
+        self._carrier.when_settled(queue, done)
+
+    def report_later(self, stream: "Stream") -> None:
+        """Let a stream report at the end of the pass."""
+        self._carrier.report_later(stream)
+
     def reset(self) -> None:
         """The link is gone: nothing that was to be sent is."""
-        self.is_up = self.is_open = self.is_full = False
+        self.is_up = self.is_open = self.is_full = self.is_stale = self.is_dropped = False
         self.awaited = self._told = 0
         self.inbox.clear()
         self._settles.clear()
@@ -113,6 +160,20 @@ class PeerLink:
         for outlet in [outlet for outlet in self.outlets.values() if outlet.is_suspended]:
             outlet.drop()
         for consumer in suspended.values():
+            consumer.outlet.queue.cancel(consumer)
+
+    def go_stale(self) -> None:
+        """What this node consumes of the peer's mirrored queues has to be registered anew."""
+        self.is_stale = True
+        self.renewals += 1
+
+    def drop_mirrored(self) -> None:
+        """What the peer consumes of mirrored queues is given out again; consumers are gone."""
+        outlets = [outlet for outlet in self.outlets.values() if since_of(outlet.queue)]
+        consumers = [consumer for outlet in outlets for consumer in outlet.consumers.values()]
+        for outlet in outlets:
+            outlet.drop()
+        for consumer in consumers:
             consumer.outlet.queue.cancel(consumer)
 
     def take_requests(self) -> list[Answered]:
@@ -189,6 +250,15 @@ class PeerLink:
             return
         number = self._carrier.next_request()
         self._requests[number] = answered
+        self.send(peerframes.encode(make(number)))
+
+    def ask_sink(self, make: Callable[[int], peerframes.Other], told: Callable[[Told | None], None]) -> None:
+        """The same for a staging queue; `told` gets None if there will be no answer."""
+        if not self.is_open:
+            told(None)
+            return
+        number = self._carrier.next_request()
+        self.sinks.asked[number] = told
         self.send(peerframes.encode(make(number)))
 
     def answered(self, answer: Answer | Got) -> None:

@@ -1,7 +1,8 @@
 """Where a new queue has its master.
 
 Guarantees
-- Only a live node is chosen: this one, or one whose link is open and whose report was heard.
+- Only a live node is chosen: this one, or one whose link is open and whose report was heard. Never a witness,
+  unless there is nobody else.
 - An exclusive queue has its master on the node of its client: it goes with that connection.
 - The argument `x-queue-master-locator` wins over a policy's `queue-master-locator`, which wins over the
   setting `queue_master_locator`. As in RabbitMQ a strategy nobody knows is passed over, not refused.
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from mirrormq.base.rng import Rng
 from mirrormq.broker.host import BrokerSettings
-from mirrormq.meta import policy, records
+from mirrormq.meta import policy, records, system
 from mirrormq.meta.policy_keys import LOCATORS
 from mirrormq.meta.records import Table
 from mirrormq.meta.state import MetaState
@@ -80,10 +81,11 @@ class Placement:
         definition = policy.effective(host.state, queue).definition
         strategy = strategy_of(queue.arguments, definition, host.settings.queue_master_locator)
         listed = _listed(definition)
-        if strategy == CLIENT_LOCAL and (listed is None or host.node_name in listed):
+        is_able = self._takes_queues(host.node_name) and (listed is None or host.node_name in listed)
+        if strategy == CLIENT_LOCAL and is_able:
             return host.node_name
         candidates = [
-            Candidate(node, len(host.state.queues_on(node)), connections, messages)
+            Candidate(node, system.count_on(host.state, node), connections, messages)
             for node, connections, messages in self._loads.loads()
             if self._takes_queues(node)
         ]

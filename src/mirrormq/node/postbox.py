@@ -1,4 +1,5 @@
-"""Dead letters of this node's queues for one queue on another node: kept until they have arrived there.
+"""Dead letters of this node's queues, and rows of its sinks, for one queue on another node: kept until they
+have arrived there.
 
 Guarantees
 - Letters of one source leave in the order of their numbers, and everything that has not arrived is sent
@@ -13,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
-from mirrormq.broker.queueport import Sender
+from mirrormq.broker.queueport import Rows, Sender
 from mirrormq.kernel import forward
 from mirrormq.kernel.message import Message
 from mirrormq.node import peerframes
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Letter:
-    """A dead letter on its way."""
+    """A dead letter on its way, or a block of committed rows under the number of its last one."""
 
-    __slots__ = ("is_resent", "message", "number", "sender", "sent_to", "size")
+    __slots__ = ("is_resent", "message", "number", "sender", "sent_to", "size", "was_mirrored")
 
-    def __init__(self, message: Message, sender: Sender, number: int, *, is_resent: bool) -> None:
+    def __init__(self, message: Message | Rows, sender: Sender, number: int, *, is_resent: bool) -> None:
         self.message = message
         self.sender = sender
         self.number = number
@@ -35,6 +36,8 @@ class Letter:
         """Was it sent before a crash of this node?"""
         self.sent_to = 0
         """The target's process it was sent to first."""
+        self.was_mirrored = False
+        """Was the target mirrored then?"""
         self.size = 0
         """Bytes of its frame while it is under way."""
 
@@ -63,19 +66,33 @@ class Postbox:
     def send(self) -> None:
         """Send what the link takes; the rest follows when some of it has arrived."""
         link = self._queue.link
-        while self._unsent and link.may_publish and self._in_flight < limits.forward_window_bytes:
+        while (
+            self._unsent
+            and self._queue.is_open
+            and link.may_publish
+            and self._in_flight < limits.forward_window_bytes
+        ):
             letter = self._unsent.popleft()
-            is_resent = letter.is_resent or letter.sent_to not in (0, link.pid)
-            letter.sent_to = letter.sent_to or link.pid
-            frame = peerframes.post(
-                self._queue.record.id,
-                (letter.sender.queue_id, letter.number),
-                forward.encode(letter.message, False),
-                is_resent=is_resent,
-            )
+            is_again = letter.sent_to not in (0, link.pid) and self._queue.may_be_known(letter.was_mirrored)
+            is_resent = letter.is_resent or is_again
+            if not letter.sent_to:
+                letter.sent_to, letter.was_mirrored = link.pid, self._queue.is_mirrored
+            frame = self._frame(letter, is_resent=is_resent)
             letter.size = len(frame)
             self._in_flight += letter.size
             link.publish(frame)
+
+    def _frame(self, letter: Letter, *, is_resent: bool) -> bytes:
+        target, message, source = self._queue.record.id, letter.message, letter.sender.queue_id
+        if isinstance(message, Rows):
+            return peerframes.post_rows(target, source, message, is_resent=is_resent)
+        block = forward.encode(message, False)
+        return peerframes.post(target, (source, letter.number), block, is_resent=is_resent)
+
+    def pass_to(self, queue: "RemoteQueue") -> None:
+        """Another object stands for the queue: letters under way are its own."""
+        self._queue = queue
+        self.start_again()
 
     def start_again(self) -> None:
         """The link is back, or there is another master."""

@@ -3,26 +3,32 @@
 from typing import TYPE_CHECKING
 
 from mirrormq.broker.queue import Queue
+from mirrormq.kernel import records
 from mirrormq.log.disk import Disk
-from mirrormq.log.durable import DurableLog
+from mirrormq.log.fold import NOTHING, encode_epoch
 from mirrormq.log.recovery import Owner, Recovery
 
 if TYPE_CHECKING:
+    from mirrormq.node.copies import Copies
     from mirrormq.node.node import Node
 
 
-def recover_queues(node: "Node", disk: Disk) -> None:
-    """Fill the durable queues; what cannot be read damages its queue and no other."""
+def recover_queues(node: "Node", disk: Disk, copies: "Copies") -> None:
+    """Fill the durable queues and the copies of mirrored ones; what cannot be read damages its queue and no
+    other.
+    """
     durable = [
         queue
         for vhost in node.vhosts.values()
         for queue in vhost.queues.values()
-        if isinstance(queue, Queue) and isinstance(queue.log, DurableLog)
+        if isinstance(queue, Queue) and queue.log.kept is not None
     ]
     owners = {
         queue.record.log_id: Owner(queue.text, queue.core, node.logs[queue.record.log_id])
         for queue in durable
     }
+    for log_id, log in copies.recovered().items():
+        owners[log_id] = Owner(f"a mirrored queue (log {log_id})", None, log)
     recovery = Recovery(disk, owners)
     found = recovery.run()
     node.journal.start(found.next_serial, found.serials, found.previous_end, node.logs.values())
@@ -36,10 +42,15 @@ def recover_queues(node: "Node", disk: Disk) -> None:
         if not fault.queue_id:
             node.note("warning", fault.text)
     node.recycler.kept = recovery.kept
+    for log_id, log in copies.recovered().items():
+        log.damage = owners[log_id].damage
     for queue in durable:
-        damage = owners[queue.record.log_id].damage
-        if damage is not None:
-            queue.fail(damage)
+        owner = owners[queue.record.log_id]
+        if owner.damage is not None:
+            queue.fail(owner.damage)
+        elif (dropped := recovery.drops.of(owner.log)) != NOTHING:
+            record = encode_epoch(node.node_name, dropped)
+            owner.log.write_other(records.EPOCH, *record, node.now, flush=False)
     if found.serials:
         node.note(
             "info",

@@ -9,17 +9,22 @@ Guarantees
   `limits.publish_timeout_us` and are then refused, consumers are kept for `limits.link_grace_us` and then
   cancelled. What was given up is never taken later: the stream goes on behind it. After that grace the queue
   can be deleted without its master.
+- A mirrored queue may get another master. Consumers are registered there in their old places with what they
+  hold (inlet.py), unless they asked to be cancelled (`x-cancel-on-ha-failover`); they wait for it for
+  `limits.failover_grace_us`. What is told to a master is told to one start of one node (`is_open`).
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mirrormq.base import limits
 from mirrormq.base.errors import REPLY_NAMES, AmqpError, not_found, precondition_failed
 from mirrormq.broker.arguments import QueueSettings, locked, resource
 from mirrormq.broker.channel import Channel
+from mirrormq.broker.confirm import Position
 from mirrormq.broker.consumer import Consumer, Consumers, move_consumer
-from mirrormq.broker.queueport import Counts, Later, Parkable, QueuePort, Sender
+from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import Counts, Later, Parkable, QueuePort, Rows, Sender
 from mirrormq.kernel.cores import ChannelCore, QueueCore
 from mirrormq.kernel.message import Message
 from mirrormq.meta import records
@@ -30,7 +35,8 @@ from mirrormq.node.outgoing import Outgoing
 from mirrormq.node.peerframes import Answer, Got
 from mirrormq.node.peerlink import PeerLink
 from mirrormq.node.postbox import Letter, Postbox
-from mirrormq.wire.table import encode_table
+from mirrormq.node.subscriptions import Subscriptions
+from mirrormq.node.wishes import Wish, Wishes, pass_on
 
 if TYPE_CHECKING:
     from mirrormq.broker.vhost import VHost
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
 
 
 _INTERNAL_ERROR = 541
+
+T = TypeVar("T")
 
 
 class RemoteQueue:
@@ -64,19 +72,32 @@ class RemoteQueue:
         """Session of the link in which the master has said that publishers run ahead."""
         self._is_retired = False
         self._parked: list[Parkable] = []
-        self._inlets: dict[int, Inlet] = {}
-        """Where deliveries arrive, by channel."""
-        self._numbers: dict[Consumer, int] = {}
-        """Consumers as the master knows them."""
-        self._orphans: dict[Consumer, None] = {}
-        """Consumers to be registered again when the master is back."""
+        self.subscriptions = Subscriptions(self)
         self._gets: dict[int, Got | AmqpError | None] = {}
         """Fetches by channel: None while the answer is awaited."""
-        self.link: PeerLink = switch.link(record.node)
+        self.epochs: list[tuple[int, int]] = []
+        """(epoch, seq of its first record) of the master's log, as far as the master has said."""
+        self.successor: QueuePort | None = None
+        """The queue here, since this node is the master."""
+        self.wishes = Wishes(self)
+        self.since = 0
+        """The epoch in which the mastership began, 0 if the queue is not mirrored."""
+        self._start = 0
+        """The start of the node that is the master."""
+        self._session = 0
+        """Of the link, when consumers were registered last."""
+        self._is_led = True
+        self._moved_at = self.host.now.mono
+        self.link: PeerLink = switch.link(self._look())
+        before = switch.link(self.host.node_name).queues.get(record.id)
         self.link.queues[record.id] = self
-        self._outgoing = Outgoing(self)
+        if before is None:
+            self._outgoing, self._postbox = Outgoing(self), Postbox(self)
+        else:
+            # This node was the master so shortly that what it owed to itself is not all reported.
+            self._outgoing, self._postbox = before.hand_over(self)
         self.log = self._outgoing.log
-        self._postbox = Postbox(self)
+        switch.remotes[record.id] = self
 
     # --- what others ask ------------------------------------------------------------------------
 
@@ -86,9 +107,42 @@ class RemoteQueue:
         return resource("queue", self.name, self.vhost.name)
 
     @property
+    def position(self) -> Position:
+        """What the confirm of everything published so far waits for."""
+        return (self.log, self.log.end)
+
+    @property
     def is_available(self) -> bool:
         """Can its master be reached?"""
-        return self.link.is_open
+        return self.is_open
+
+    @property
+    def is_mirrored(self) -> bool:
+        """May another node become its master?"""
+        return self.since > 0
+
+    @property
+    def is_open(self) -> bool:
+        """Is the link to its master open, and to the very process that is it?"""
+        if not self.link.is_open:
+            return False
+        return not self.since or (self._is_led and self.link.start == self._start)
+
+    @property
+    def may_hand_out(self) -> bool:
+        """May messages that are here be given to clients?"""
+        if not self.is_open or not self.since:
+            return self.is_open
+        return self.switch.look_at_lease() and not self.link.is_stale
+
+    def may_be_known(self, was_mirrored: bool) -> bool:
+        """May what another process was sent first have been delivered, although its successor has not got it?
+
+        Not if the queue was mirrored then: a message is delivered when every mirror has it (F12), so one that
+        the next master does not have was not, unless that one lost something when it took over.
+        """
+        view = self.host.state.views.get(self.record.identity)
+        return not was_mirrored or view is None or view.drops_transient or view.losses > 0
 
     @property
     def outlives(self) -> bool:
@@ -103,58 +157,106 @@ class RemoteQueue:
     def configure(self, settings: QueueSettings) -> None:
         """The master decides by them; here they are only looked at. Its node may be another one now."""
         self.settings = settings
-        if self.record.node != self.link.peer:
+        self.follow()
+
+    def _look(self) -> str:
+        """Take the master from the metadata; returns its node."""
+        view = self.host.state.views.get(self.record.identity)
+        self._is_led = self.switch.master_of(self.record) != ""
+        if view is None:
+            self.since = self._start = 0
+            return self.record.node
+        self.since, self._start = view.since, view.members[0].start
+        return view.members[0].node
+
+    def follow(self) -> None:
+        """The record, the view or a node has changed: is there another master?"""
+        if self.successor is None and self.switch.is_master(self.record):
+            return  # the queue here is about to take over
+        since, was_open = self.since, self.is_open
+        node = self._look()
+        # A queue that begins to be mirrored keeps its master, and that one its consumers.
+        if node != self.link.peer or (since and since != self.since):
+            self._move(node)
+        elif was_open and not self.is_open:
             self.on_link_down()
-            self.forget_inlets()
-            self._leave_link()
-            self._join_link(self.switch.link(self.record.node))
+        elif self.is_open and not was_open:
+            if self._session == self.link.session:
+                self.link.go_stale()  # the link did not break: go on as after a lapse of the lease
+            else:
+                self.on_link_up()
+        elif self.is_open and since != self.since:
+            self.subscriptions.register_orphans()
+            self.wishes.go_on()
+
+    def _move(self, node: str) -> None:
+        """There is another master: consumers, and what clients hold, are registered there."""
+        self.on_link_down()
+        self._leave_link()
+        link = self.switch.link(node)
+        if self.since:
+            self._moved_at = self.host.now.mono
+            self.subscriptions.move(link)
+        else:
+            self.subscriptions.forget_all()
+        self._join_link(link)
 
     def _leave_link(self) -> None:
-        self.link.queues.pop(self.record.id, None)
+        if self.link.queues.get(self.record.id) is self:  # else another object has taken its place
+            del self.link.queues[self.record.id]
         self.link.active.pop(self, None)
         self.link.holding.pop(self, None)
         self.link.owed_bytes -= self._outgoing.size
+        self._session = 0  # another link counts its sessions on its own
 
     def _join_link(self, link: PeerLink) -> None:
         self.link = link
+        self._session = 0
         link.queues[self.record.id] = self
         link.owed_bytes += self._outgoing.size
         link.active[self] = None
         if self._parked:
             link.holding[self] = None
-        if link.is_open:
+        if self.is_open:
             self.on_link_up()
 
-    def _reach(self) -> PeerLink:
-        """The link, behind everything that came before in this pass; 404 if the master is out of reach."""
-        if not self.link.is_open:
-            raise self._is_down()
-        self.switch.catch_up()
-        return self.link
-
-    def _is_down(self) -> AmqpError:
+    def is_down(self) -> AmqpError:
+        """What a client hears of a queue whose master is out of reach."""
         kind = "durable " if self.record.durable else ""
         return not_found(f"home node '{self.record.node}' of {kind}{self.text} is down or inaccessible")
 
     @property
     def _is_away(self) -> bool:
-        """Is the master out of reach for longer than a link needs to come back?"""
-        return not self.link.is_open and self.host.now.mono - self.link.down_at >= limits.link_grace_us
+        """Is the master out of reach for longer than a link needs to come back, or a queue to get another?"""
+        grace = limits.failover_grace_us if self.since else limits.link_grace_us
+        return not self.is_open and self.host.now.mono - max(self.link.down_at, self._moved_at) >= grace
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _ask(self, what: int, flags: int = 0) -> Later[Answer]:
-        later: Later[Answer] = Later()
-        self._reach().request(
-            lambda number: peerframes.Ask(number, self.record.id, what, flags),
-            lambda answer: later.answer(self._read(answer)),
-        )
+    def _ask(
+        self,
+        what: int,
+        read: Callable[[Answer], T],
+        here: Callable[[QueuePort], T | Later[T]],
+        flags: int = 0,
+    ) -> Later[T]:
+        """Ask the master; `here` asks the queue on this node instead, if it has become that."""
+        later: Later[T] = Later()
+
+        def answered(answer: Answer | Got | AmqpError) -> None:
+            told = self.read(answer)
+            later.answer(told if isinstance(told, AmqpError) else read(told))
+
+        def ask(number: int) -> peerframes.Ask:
+            return peerframes.Ask(number, self.record.id, what, flags)
+
+        self.wishes.ask(Wish(ask, answered, lambda queue: pass_on(lambda: here(queue), later)))
         return later
 
-    def _read(self, answer: Answer | Got | AmqpError) -> Answer | AmqpError:
+    def read(self, answer: Answer | Got | AmqpError) -> Answer | AmqpError:
         """What the master said, as the client is told it."""
         if not isinstance(answer, Answer):
-            return self._is_down()
+            return answer if isinstance(answer, AmqpError) else self.is_down()
         if answer.code:
             code = answer.code if answer.code in REPLY_NAMES else _INTERNAL_ERROR
             return AmqpError(code, answer.text or f"no {self.text}")
@@ -162,25 +264,27 @@ class RemoteQueue:
 
     def counts(self, *, is_use: bool) -> Later[Counts]:
         """Ask the master."""
-        later: Later[Counts] = Later()
-        asked = self._ask(peerframes.USE if is_use else peerframes.COUNTS)
-        asked.when(
-            lambda answer: later.answer(
-                answer if isinstance(answer, AmqpError) else Counts(*(*answer.numbers, 0, 0)[:2])
-            )
+        return self._ask(
+            peerframes.USE if is_use else peerframes.COUNTS,
+            lambda answer: Counts(*(*answer.numbers, 0, 0)[:2]),
+            lambda queue: queue.counts(is_use=is_use),
         )
-        return later
 
     def purge(self) -> Later[int]:
         """Ask the master."""
-        return self._count(self._ask(peerframes.PURGE))
+        return self._ask(peerframes.PURGE, _first, lambda queue: queue.purge())
 
     def delete(self, *, if_unused: bool, if_empty: bool) -> Later[int]:
         """Ask the master, which alone can judge the conditions."""
-        if self._is_away and not if_unused:
+        if (self._is_away or not self._is_led) and not if_unused:
             return self._delete_unasked(if_empty=if_empty)
         flags = (peerframes.IF_UNUSED if if_unused else 0) | (peerframes.IF_EMPTY if if_empty else 0)
-        return self._count(self._ask(peerframes.DELETE, flags))
+        return self._ask(
+            peerframes.DELETE,
+            _first,
+            lambda queue: queue.delete(if_unused=if_unused, if_empty=if_empty),
+            flags,
+        )
 
     def _delete_unasked(self, *, if_empty: bool) -> Later[int]:
         """Delete a queue whose master is away, as RabbitMQ does; the master hears of it when it is back.
@@ -198,133 +302,31 @@ class RemoteQueue:
         self.host.note("warning", text)
         return later
 
-    def _count(self, asked: Later[Answer]) -> Later[int]:
-        later: Later[int] = Later()
-        asked.when(
-            lambda answer: later.answer(answer if isinstance(answer, AmqpError) else sum(answer.numbers[:1]))
-        )
-        return later
-
     # --- consumers ------------------------------------------------------------------------------
-
-    def _inlet(self, link: PeerLink, channel: Channel) -> Inlet:
-        inlet = self._inlets.get(channel.uid)
-        if inlet is None:
-            inlet = self._inlets[channel.uid] = Inlet(self, link, channel)
-            link.active[self] = None
-        return inlet
 
     def consume(self, consumer: Consumer) -> Later[None]:
         """Register the consumer at the master."""
-        link = self._reach()
-        later: Later[None] = Later()
-        self._register(consumer, link, self.host.next_uid() & 0xFFFFFFFF, later)
-        return later
-
-    def _register(self, consumer: Consumer, link: PeerLink, number: int, later: Later[None]) -> None:
-        inlet = self._inlet(link, consumer.channel)
-        inlet.awaited += 1
-        inlet.shared = consumer.channel.core.prefetch_limit
-        consumer.core.prefetch = 0  # the master counts; deliveries of a broken link count no more
-        self._numbers[consumer] = number
-        link.request(
-            lambda request: peerframes.Consume(
-                request=request,
-                queue=self.record.id,
-                outlet=inlet.number,
-                consumer=number,
-                tag=consumer.tag.encode("utf-8", "surrogateescape"),
-                prefetch=consumer.prefetch,
-                shared=inlet.shared,
-                no_ack=consumer.no_ack,
-                exclusive=consumer.exclusive,
-                priority=consumer.priority,
-                arguments=encode_table(consumer.arguments),
-            ),
-            lambda answer: self._registered(consumer, inlet, self._read(answer), later),
-        )
-
-    def _registered(
-        self, consumer: Consumer, inlet: Inlet, answer: Answer | AmqpError, later: Later[None]
-    ) -> None:
-        inlet.awaited -= 1
-        if inlet.core.gone or isinstance(answer, AmqpError):
-            # The link broke, the queue is gone, or the master refused.
-            if consumer not in self._orphans:
-                inlet.remove(self._numbers.pop(consumer, 0))
-            later.answer(answer if isinstance(answer, AmqpError) else self._is_down())
-            return
-        number = self._numbers.get(consumer, 0)
-        if consumer.channel.closing or not number:
-            if number:
-                self._cancel_at_master(consumer)
-            later.answer(None)
-            return
-        if consumer not in self.consumers.members:
-            self.consumers.members.append(consumer)
-        inlet.add(number, consumer)
-        later.answer(None)
+        return self.subscriptions.consume(consumer)
 
     def cancel(self, consumer: Consumer) -> Later[None] | None:
         """Forget the consumer here and at the master; what it holds stays outstanding."""
-        self.consumers.remove(consumer)
-        self._orphans.pop(consumer, None)
-        return self._cancel_at_master(consumer) if consumer in self._numbers else None
-
-    def _cancel_at_master(self, consumer: Consumer) -> Later[None] | None:
-        number = self._numbers.pop(consumer)
-        inlet = self._inlets.get(consumer.channel.uid)
-        if inlet is None:
-            return None
-        # What came back stands before the cancel, which may take the queue with it.
-        inlet.flush()
-        inlet.remove(number)
-        if not self.link.is_open:
-            return None  # when it is back the consumer does not come again
-        later: Later[None] = Later()
-        self.link.request(
-            lambda request: peerframes.Cancel(request, inlet.number, number), lambda _: later.answer(None)
-        )
-        return later
+        return self.subscriptions.cancel(consumer)
 
     def credit_changed(self, consumer: Consumer) -> None:
         """basic.qos: the master counts for us."""
-        inlet = self._inlets.get(consumer.channel.uid)
-        if inlet is not None:
-            inlet.tell_limit()
-            inlet.core.touch()
-
-    def on_cancelled(self, inlet: Inlet, number: int) -> None:
-        """The master no longer serves this consumer."""
-        consumer = inlet.consumers.get(number)
-        if consumer is not None:
-            inlet.remove(number)
-            self._numbers.pop(consumer, None)
-            self.consumers.remove(consumer)
-            consumer.cancelled()
-
-    def drop_inlet(self, inlet: Inlet) -> None:
-        """Nothing is outstanding: neither end has to remember it."""
-        if self._inlets.get(inlet.channel.uid) is inlet:
-            del self._inlets[inlet.channel.uid]
-        # A tick may come between the last ack and the end of its pass: the master must hear of that first.
-        inlet.flush()
-        inlet.forget()
-        self.link.request(lambda request: peerframes.Cancel(request, inlet.number, 0), _ignore)
+        self.subscriptions.credit_changed(consumer)
 
     # --- basic.get ------------------------------------------------------------------------------
 
     def wait_to_get(self, channel: Channel, again: Callable[[], None]) -> bool:
         """Ask the master for a message; the second time the answer is here."""
         if channel.uid not in self._gets:
-            link = self._reach()
-            inlet = self._inlet(link, channel)
+            if not self.is_open and not self.since:
+                raise self.is_down()
+            inlet = self.subscriptions.inlet(channel)
             inlet.awaited += 1
             self._gets[channel.uid] = None
-            link.request(
-                lambda request: peerframes.Get(request, self.record.id, inlet.number),
-                lambda answer: self._got(channel, inlet, answer, again),
-            )
+            self._get(channel, inlet, again)
             return True
         answer = self._gets[channel.uid]
         if isinstance(answer, AmqpError):
@@ -332,18 +334,36 @@ class RemoteQueue:
             raise answer
         return False
 
+    def _get(self, channel: Channel, inlet: Inlet, again: Callable[[], None]) -> None:
+        def make(request: int) -> peerframes.Get:
+            nonlocal inlet
+            inlet = self.subscriptions.renewed(inlet)
+            return peerframes.Get(request, self.record.id, inlet.number, self.since)
+
+        def here(_: QueuePort) -> None:
+            self._gets.pop(channel.uid, None)
+            again()
+
+        self.wishes.ask(Wish(make, lambda answer: self._got(channel, inlet, answer, again), here))
+
     def _got(
         self, channel: Channel, inlet: Inlet, answer: Answer | Got | AmqpError, again: Callable[[], None]
     ) -> None:
+        is_stale = self.since and self.link.is_stale and isinstance(answer, Got)
+        if isinstance(answer, Got) and (is_stale or answer.outlet != inlet.number) and not channel.closing:
+            self._get(channel, inlet, again)  # it came under a registration that is over: once more
+            return
         inlet.awaited -= 1
-        if isinstance(answer, Got) and not inlet.core.gone:
+        if isinstance(answer, Got) and inlet.core.gone:
+            self.subscriptions.disown(inlet)
+        if isinstance(answer, Got) and not inlet.core.gone and answer.outlet == inlet.number:
             if answer.tag:
                 inlet.catch_up()
                 inlet.take(answer)
             self._gets[channel.uid] = answer
         else:
-            failure = self._read(answer)
-            self._gets[channel.uid] = failure if isinstance(failure, AmqpError) else self._is_down()
+            failure = self.read(answer)
+            self._gets[channel.uid] = failure if isinstance(failure, AmqpError) else self.is_down()
         if channel.closing:
             del self._gets[channel.uid]
             if not inlet.core.gone:
@@ -356,7 +376,7 @@ class RemoteQueue:
         assert isinstance(answer, Got)
         if not answer.tag:
             return False
-        core = self._inlets[channel.uid].fetched
+        core = self.subscriptions.inlets[channel.uid].fetched
         return core.get(channel, no_ack, 0, self.host.now.mono, elsewhere=answer.left)
 
     # --- publishing -----------------------------------------------------------------------------
@@ -372,8 +392,8 @@ class RemoteQueue:
             self._outgoing.take()
             self._postbox.send()
 
-    def receive(self, message: Message, sender: Sender, number: int, *, is_resent: bool) -> None:
-        """Send a numbered dead letter; its sender hears when the master has it on disk."""
+    def receive(self, message: Message | Rows, sender: Sender, number: int, *, is_resent: bool) -> None:
+        """Send a numbered dead letter, or rows; their sender hears when the master has them on disk."""
         if self.core.gone:
             sender.arrived(number)
         else:
@@ -397,99 +417,130 @@ class RemoteQueue:
     def _leave_if_done(self) -> None:
         if self._is_retired and not self._owes:
             self._leave_link()
+            self.release_parked()  # who published to it in the pass of the promotion may have been held since
 
     # --- the link -------------------------------------------------------------------------------
 
     def on_link_up(self) -> None:
         """Start again: send what is owed, register consumers."""
+        if not self.is_open:
+            return  # another process of that node, which is not the master
         self._outgoing.start_again()
         self._postbox.start_again()
-        for inlet in self._inlets.values():
-            inlet.resume()
-        orphans, self._orphans = self._orphans, {}
-        for consumer in orphans:
-            self._register_again(consumer)
+        self._session = self.link.session
+        self.subscriptions.register()
+        self.wishes.go_on()
         self.core.touch()
 
-    def _register_again(self, consumer: Consumer) -> None:
-        later: Later[None] = Later()
-        self._register(consumer, self.link, self._numbers[consumer], later)
-
-        def answered(error: AmqpError | None) -> None:
-            # A link that broke once more has made an orphan of it: no reason to tell the client.
-            if error is not None and consumer not in self._orphans:
-                self.consumers.remove(consumer)
-                consumer.cancelled()
-
-        later.when(answered)
+    def renew(self, *, is_held: bool) -> None:
+        """This node's lease had run out, and is back: register anew, with what the master has kept."""
+        self.subscriptions.suspend()
+        if not is_held or not self.is_open:
+            self.forget_known()
+        if self.is_open:
+            self._session = self.link.session
+            self.subscriptions.register()
+            self.wishes.go_on()
 
     def on_link_down(self) -> None:
         """Clients keep what they hold for a while; consumers are to be registered again."""
-        for consumer in self._numbers:
-            if consumer in self.consumers.members:
-                self._orphans[consumer] = None
+        self.subscriptions.suspend()
 
-    def forget_inlets(self) -> None:
-        """What clients hold is the master's again; what has arrived and was not seen, too."""
-        inlets, self._inlets = self._inlets, {}
-        for inlet in inlets.values():
-            inlet.forget()
+    def forget_known(self) -> None:
+        """The master has kept nothing of what clients hold, unless this is another process of its node."""
+        if not self.since or self.link.start == self._start:
+            self.subscriptions.forget_known()
 
     def on_tick(self) -> None:
         """Give up what waited for the master for too long."""
-        if not (self._inlets or self._orphans or self.consumers or self._owes):
+        if not (self.subscriptions or self._owes or self.wishes):
             self.link.active.pop(self, None)
-        if self.link.is_open:
+        if self.wishes:
+            self.wishes.look(self.host.now.mono)
+        if self.is_open:
             return
         self._outgoing.give_up()
         if self._is_away:
-            self.forget_inlets()
-            orphans, self._orphans = self._orphans, {}
-            for consumer in orphans:
-                self._numbers.pop(consumer, None)
-                self.consumers.remove(consumer)
-                consumer.cancelled()
+            self.subscriptions.give_up()
 
     # --- the end --------------------------------------------------------------------------------
 
     def destroy(self) -> None:
         """The queue is deleted: nobody waits for it any more."""
         consumers = self.consumers.clear()
-        self._outgoing.end()
-        self._postbox.end()
-        self.forget_inlets()
-        self._numbers.clear()
-        self._orphans.clear()
-        self._leave_link()
+        self.subscriptions.clear()
+        self.end()
+        self.switch.remotes.pop(self.record.id, None)
         self.core.destroy()
+        self.wishes.fail(not_found(f"no {self.text}"))
         self.host.drop_log(self.record)  # one that is left from the time when this node was its master
         self.release_parked()
         for consumer in consumers:
             consumer.cancelled()
 
+    def end(self) -> None:
+        """Nobody waits any more for what was sent to it, nor does this object for its master."""
+        self._outgoing.end()
+        self._postbox.end()
+        self.switch.sent.pop(self.record.id, None)
+        self._leave_link()
+
     def retire(self, successor: QueuePort) -> None:
-        """This node is the master now: what is owed goes to the new object, through the node's own link."""
+        """This node is the master now: what is owed goes to the new object, through the node's own link.
+
+        Consumers and what clients hold become its own.
+        """
         consumers = [member for member in self.consumers.clear() if isinstance(member, Consumer)]
+        if not self._outgoing.is_empty:
+            # What waits here would overtake what is owed, which takes the way through the link.
+            self._outgoing.take(limits.forward_batch_bytes)
         successor.core.take_over(self.core)
-        self.record = successor.record
-        self.configure(self.settings)
-        self._orphans.clear()
+        assert isinstance(successor, Queue)
+        self.subscriptions.give_to(successor)
+        self.successor = successor
         self._is_retired = True
+        self.record = successor.record
+        self.follow()
+        if not self._outgoing.is_empty:
+            # Now, before anything that clients publish to the new object: the parked ones go on at once.
+            self._outgoing.take()
+            self.link.flush()
+            self.switch.serve_own()
+        self.switch.remotes.pop(self.record.id, None)
         self.release_parked()
         self._leave_if_done()
         for consumer in consumers:
             move_consumer(consumer, successor)
+        self.wishes.go_on()
+
+    def hand_over(self, successor: "RemoteQueue") -> tuple[Outgoing, Postbox]:
+        """There is yet another master: what is still owed goes to the object that stands for it."""
+        self._leave_link()
+        self._outgoing.pass_to(successor)
+        self._postbox.pass_to(successor)
+        successor.link.owed_bytes += self._outgoing.size
+        successor.link.active[successor] = None
+        successor.core.touch()
+        successor.take_parked(self._parked)
+        self._parked = []
+        return self._outgoing, self._postbox
+
+    def take_clients(self, predecessor: Queue, consumers: list[Consumer]) -> None:
+        """This node is the master no more: register its consumers at the new one, with what clients hold."""
+        self.subscriptions.take_from(predecessor, consumers)
+        if self.is_open:
+            self.on_link_up()
 
     # --- back-pressure --------------------------------------------------------------------------
 
-    def pace_us(self) -> int:
+    def pace_us(self, unconfirmed: int) -> int:  # noqa: ARG002
         """The master reports when it likes."""
         return 0
 
     @property
     def is_held(self) -> bool:
         """Has the master said that publishers run ahead?"""
-        return self._held_in == self.link.session and self.link.is_open
+        return self._held_in == self.link.session and self.is_open
 
     def hold(self, is_held: bool) -> None:
         """The master says that publishers must wait, or need not any more."""
@@ -506,6 +557,12 @@ class RemoteQueue:
             self.link.holding[self] = None
             publisher.park("ahead")
 
+    def take_parked(self, parked: list[Parkable]) -> None:
+        """Publishers that another object for this queue has held wait here."""
+        if parked:
+            self._parked += parked
+            self.link.holding[self] = None
+
     def release_parked(self) -> None:
         """Publishers may go on."""
         self.link.holding.pop(self, None)
@@ -514,5 +571,5 @@ class RemoteQueue:
             publisher.unpark("ahead")
 
 
-def _ignore(_: Answer | Got | AmqpError) -> None:
-    """Nobody waits for this answer."""
+def _first(answer: Answer) -> int:
+    return sum(answer.numbers[:1])

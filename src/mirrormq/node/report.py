@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mirrormq.base.types import Now
 from mirrormq.broker.arguments import queue_type
 from mirrormq.broker.consumer import Consumer
-from mirrormq.meta import records
+from mirrormq.broker.mirrorqueue import stored
+from mirrormq.meta import records, system
 from mirrormq.meta.passwords import ARGON2ID, SHA256
 from mirrormq.meta.policy import effective
 from mirrormq.meta.state import MetaState
+from mirrormq.node import report_mirrors
+from mirrormq.node.report_mirrors import CopiesPort
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
@@ -43,6 +46,11 @@ class Source(Protocol):
     @property
     def state(self) -> MetaState:
         """The metadata."""
+        ...
+
+    @property
+    def copies(self) -> CopiesPort | None:
+        """The copies of mirrored queues here; None until the node has entered its cluster."""
         ...
 
 
@@ -83,6 +91,7 @@ def vhost(source: Source, record: records.VHost) -> Row:
         "default_queue_type": record.default_queue_type or "undefined",
         "metadata": {"description": record.description, "tags": tags},
         "tracing": False,
+        "mirror_of": record.mirror_of,
         "cluster_state": {source.node_name: "running" if record.name in source.vhosts else "down"},
     }
 
@@ -214,13 +223,15 @@ def queue(source: Source, record: records.Queue) -> Row:
         "pid": queue_pid(node, record.id),
     }
     row.update(_policy_of(source, record))
+    row.update(report_mirrors.described(source, record, queue_pid))
     home = source.vhosts.get(record.vhost)
     live = None if home is None else home.queues.get(record.name)
     if live is None or live.record.id != record.id:
-        row["state"] = "down"
+        row["state"] = report_mirrors.DOWN
         return row
     if not live.is_local:  # only its master knows how many messages it has
-        row["state"] = "running" if live.is_available else "down"
+        gone = report_mirrors.state_without_master(source.state, record)
+        row["state"] = report_mirrors.RUNNING if live.is_available else gone
         return row
     row.update(counters(source, live))
     return row
@@ -229,7 +240,7 @@ def queue(source: Source, record: records.Queue) -> Row:
 def counters(source: Source, live: "QueuePort") -> Row:
     """What only the master of a queue knows of it."""
     core = live.core
-    ready, unacked = core.ready, core.unacked
+    ready, unacked = stored(live), core.unacked
     ready_bytes, unacked_bytes = core.ready_bytes, core.unacked_bytes
     members = live.consumers.members
     single = (
@@ -238,7 +249,7 @@ def counters(source: Source, live: "QueuePort") -> Row:
     exclusive = next((member for member in members if member.exclusive), None)
     holder = exclusive.channel if isinstance(exclusive, Consumer) else None
     return {
-        "state": "running",
+        **report_mirrors.measured(source, live),
         "consumers": len(members),
         "messages": ready + unacked,
         "messages_ready": ready,
@@ -269,8 +280,12 @@ def counters(source: Source, live: "QueuePort") -> Row:
 def depths(source: Source) -> Iterator[tuple[int, int]]:
     """Ready and unacknowledged messages of every queue."""
     for home in list(source.vhosts.values()):
-        for live in [queue for queue in home.queues.values() if queue.is_local]:
+        for live in [queue for queue in home.queues.values() if queue.is_local and _is_counted(queue)]:
             yield live.core.ready, live.core.unacked
+
+
+def _is_counted(live: "QueuePort") -> bool:
+    return not system.is_system(live.record.vhost, live.name)
 
 
 def exchanges(source: Source, found: Iterable[records.Exchange]) -> Iterator[Row]:
@@ -298,7 +313,7 @@ def exchange(source: Source, record: records.Exchange) -> Row:
 
 def bindings_of(source: Source, vhost: str) -> Iterator[records.Binding]:
     """All bindings of a vhost, those that every queue has to the default exchange first."""
-    for record in list(source.state.queues_in(vhost)):
+    for record in system.ordinary(source.state.queues_in(vhost)):
         yield default_binding(record)
     yield from list(source.state.bindings_in(vhost))
 
@@ -359,7 +374,7 @@ def connection(source: Source, found: "Connection") -> Row:
         "type": "network",
         "channels": len(found.channels),
         "channel_max": found.channel_max,
-        "protocol": "AMQP 0-9-1",
+        "protocol": found.protocol,
         "auth_mechanism": found.auth_mechanism,
         "user": found.user,
         "vhost": None if found.vhost is None else found.vhost.name,
@@ -458,7 +473,7 @@ def totals(source: Source) -> Mapping[str, int]:
         "channels": len(open_channels),
         "consumers": sum(len(member.consumers) for member in open_channels),
         "exchanges": len(state.exchanges),
-        "queues": len(state.queues),
+        "queues": system.count(state),
         "vhosts": len(state.vhosts),
     }
 

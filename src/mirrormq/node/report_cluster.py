@@ -197,6 +197,12 @@ def tolerance(view: View) -> str:
     return f"{text}; not running: {', '.join(missing)}" if missing else text
 
 
+def is_majority_critical(view: View) -> bool:
+    """Would the cluster stop if this node did?"""
+    votes = any(member.name == view.node for member in _voters(view))
+    return votes and len(_voters(view)) > 1 and _spare(view) <= 0
+
+
 def feature_flags(level: int) -> list[Row]:
     """RabbitMQ's feature flags, sorted."""
     assert level >= 1, level

@@ -29,6 +29,14 @@ class AddVHost(Request, frozen=True, kw_only=True, tag="add_vhost"):
     description: str | None = None
     tags: tuple[str, ...] | None = None
     default_queue_type: str | None = None
+    mirror_of: str | None = None
+    """The cluster a new vhost is to mirror."""
+
+
+class PromoteMirror(Request, frozen=True, kw_only=True, tag="promote_mirror"):
+    """Make an ordinary vhost of one that mirrors another cluster."""
+
+    name: str
 
 
 class DeleteVHost(Request, frozen=True, kw_only=True, tag="delete_vhost"):
@@ -300,6 +308,51 @@ class CheckAliveness(Request, frozen=True, kw_only=True, tag="aliveness_test"):
     vhost: str
 
 
+# --- mirrored queues ---
+
+
+class SyncQueue(Request, frozen=True, kw_only=True, tag="sync_queue"):
+    """Copy everything in a queue to its mirrors that are not in sync; begun is done."""
+
+    vhost: str
+    name: str
+
+
+class CancelSyncQueue(Request, frozen=True, kw_only=True, tag="cancel_sync_queue"):
+    """Stop copying to mirrors that are not in sync."""
+
+    vhost: str
+    name: str
+
+
+class SyncStatus(Request, frozen=True, kw_only=True, tag="sync_status"):
+    """How far the mirrors of a queue are."""
+
+    vhost: str
+    name: str
+
+
+class MoveMaster(Request, frozen=True, kw_only=True, tag="move_master"):
+    """Make another node the master of a queue, without a loss."""
+
+    vhost: str
+    name: str
+    node: str
+
+
+class ForcePromote(Request, frozen=True, kw_only=True, tag="force_promote"):
+    """Give a queue that has no master to a node that is there, the best if none is named.
+
+    `plan`: only say what that would lose. `accept_loss`: do it although it loses messages.
+    """
+
+    vhost: str
+    name: str
+    node: str = ""
+    plan: bool = False
+    accept_loss: bool = False
+
+
 # --- the node ---
 
 
@@ -337,6 +390,24 @@ class Stop(Request, frozen=True, kw_only=True, tag="stop"):
     """Stop the node as SIGTERM does."""
 
     reason: str = "asked by an administrator"
+
+
+# --- cursors ---
+
+
+class ListCursors(Request, frozen=True, kw_only=True, tag="list_cursors"):
+    """The cursors of the queues of a vhost, or of one of them."""
+
+    vhost: str
+    name: str = ""
+
+
+class DropCursor(Request, frozen=True, kw_only=True, tag="drop_cursor"):
+    """Take a cursor away from a queue; its reader has to begin anew."""
+
+    vhost: str
+    name: str
+    cursor: str
 
 
 # --- the cluster ---

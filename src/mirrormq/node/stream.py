@@ -20,7 +20,6 @@ from mirrormq.kernel import forward
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.kernel.ranges import RangeSet
 from mirrormq.kernel.records import PID_OF_HOMES, PID_OF_LETTERS
-from mirrormq.log.durable import DurableLog
 from mirrormq.node import peerframes
 from mirrormq.node.peerframes import Publish
 
@@ -52,19 +51,23 @@ class Stream:
         """Refused publishes of which the home node may not have heard; a durable queue's log has them."""
         self._is_persistent = False
         """Is something taken in this pass to be flushed?"""
-        self._waiting: deque[tuple[int, int]] = deque()
-        """(position in the log, number): done up to the number when the log is durable there."""
+        self._waiting: deque[tuple[int, int, int]] = deque()
+        """(position in the log, number, time): done up to the number when the log is safe there, and not
+        before that time.
+        """
         self._is_held = False
         self._is_alarmed = False
-        log = queue.log
-        if isinstance(log, DurableLog):
+        self._given_up = 0
+        """What the home node has given up, and the log does not say yet."""
+        log = queue.log.kept
+        if log is not None:
             for row in [row for row in log.letters if self._is_outdated(row)]:
                 log.forget_row(row)
             self.taken = log.letters.get(self._row, 0)
             self._refused = log.refused.setdefault(self._row, self._refused)
-            if self.taken and log.durable < log.end:
+            if self.taken and queue.log.durable < log.end:
                 # What a restart found may be in the page cache only, until this process has flushed it.
-                self._waiting.append((log.end, self.taken))
+                self._waiting.append((log.end, self.taken, 0))
             else:
                 self.done = self.taken
 
@@ -85,10 +88,10 @@ class Stream:
         log = self.queue.log
         if base > self.taken:
             self.taken = base
-            if isinstance(log, DurableLog) and self.queue.damage is None:
-                log.note_given_up(self._row, base, self.queue.host.now)
+            self._given_up = base
+            self._note_given_up()
         # What is behind `base` and not durable yet is still waited for.
-        while self._waiting and (self._waiting[0][1] <= base or self._waiting[0][0] <= log.durable):
+        while self._waiting and (self._waiting[0][1] <= base or self._waiting[0][0] <= log.confirmable):
             self.done = max(self.done, self._waiting.popleft()[1])
         self.done = max(self.done, base)
         self._forget_refused(base)
@@ -98,6 +101,14 @@ class Stream:
         self._new_refused = [at for at in refused if at > self.done]
         if self._is_held or self._is_alarmed:
             self._tell_held()
+
+    def _note_given_up(self) -> None:
+        """Write what the home node will not send any more, when the log takes it."""
+        queue = self.queue
+        if self._given_up and queue.log.is_open and not queue.is_filling and queue.damage is None:
+            if queue.log.kept is not None:
+                queue.log.kept.note_given_up(self._row, self._given_up, queue.host.now)
+            self._given_up = 0
 
     def take(self, frame: Publish) -> None:
         """A block of publishes."""
@@ -114,24 +125,34 @@ class Stream:
         )
         self._is_persistent = self._is_persistent or persistent > 0
 
-    def after_turn(self, limit: int) -> None:
-        """What was taken in this pass is in the queue, or refused."""
+    def after_turn(self, limit: int) -> bool:
+        """What was taken in this pass is in the queue, or refused; False if the queue has put that off."""
+        if self.queue.is_ahead(limit):
+            self.queue.park(self)
+        if self.queue.core.pending:
+            return False
         self._keep_row()
         log = self.queue.log
-        if self._is_persistent and isinstance(log, DurableLog):
+        position = self._waiting[-1][0] if self._waiting else 0
+        if log.is_mirrored:
+            position = log.end
+        elif self._is_persistent and log.kept is not None:
             # What was refused is not in the log: nobody waits for more than the last persistent one there.
-            self._waiting.append((log.last_persistent, self.taken))
-        elif self._waiting:
-            self._waiting.append((self._waiting[-1][0], self.taken))
+            position = log.kept.last_persistent
+        pace = self.queue.pace_us(self.taken - self.done)
+        now = self.queue.host.now.mono
+        if position or pace:
+            self._waiting.append((position, self.taken, now + pace if pace else 0))
+            if pace:
+                self.queue.host.wake_queue(self.queue, now + pace)
         else:
             self.done = self.taken
         self._is_persistent = False
-        if self.queue.is_ahead(limit):
-            self.queue.park(self)
+        return True
 
     def _keep_row(self) -> None:
-        log = self.queue.log
-        if isinstance(log, DurableLog):
+        log = self.queue.log.kept
+        if log is not None:
             log.letters[self._row] = self.taken
 
     def refuse(self, number: int) -> None:
@@ -145,13 +166,14 @@ class Stream:
         if not spans or spans[0][0] > base:
             return
         self._refused = RangeSet((max(first, base + 1), last) for first, last in spans if last > base)
-        if isinstance(self.queue.log, DurableLog):
-            self.queue.log.refused[self._row] = self._refused
+        if self.queue.log.kept is not None:
+            self.queue.log.kept.refused[self._row] = self._refused
 
     def report(self) -> bool:
-        """Tell the home node what is done by now; False if nothing is left to be told later."""
-        durable = self.queue.log.durable
-        while self._waiting and self._waiting[0][0] <= durable:
+        """Tell the home node what is done by now; whether to look again in the next pass."""
+        self._note_given_up()
+        safe, now = self.queue.log.confirmable, self.queue.host.now.mono
+        while self._waiting and self._waiting[0][0] <= safe and self._waiting[0][2] <= now:
             self.done = self._waiting.popleft()[1]
         if self.done > self._told:
             # Not before everything up to them is done: what the home node has not let go of is sent again
@@ -160,7 +182,19 @@ class Stream:
             self._new_refused = self._new_refused[len(refused) :]
             self._told = self.done
             self._tell(refused)
-        return bool(self._waiting)
+        if self._given_up:
+            return True
+        if not self._waiting:
+            return False
+        if self._waiting[0][0] <= safe:
+            return True  # only time is missing
+        # Thousands may wait for thousands of mirrored queues at once: their logs tell when to look again.
+        return not self.queue.log.when_moved(self.look_again)
+
+    def look_again(self) -> None:
+        """More of the log is safe, maybe."""
+        if self.link.streams.get(self.queue.record.id) is self:
+            self.link.report_later(self)
 
     def _tell(self, refused: list[int]) -> None:
         self.link.send(peerframes.report(self.queue.record.id, self.done, refused))

@@ -1,38 +1,45 @@
 """Between the queues of this node and those of others: which object stands for a queue, who gets a frame.
 
 Guarantees
-- A queue is a `Queue` where its record says that this node is its master, and a `RemoteQueue` elsewhere.
+- A queue is a `Queue` where its record, or the view of a mirrored one, says that this node is its master, and
+  a `RemoteQueue` elsewhere.
 - A frame that breaks the protocol costs the link it came on. What both ends do then is what they do for any
   broken link, so a peer gone wrong can delay but not corrupt.
+- Deliveries of mirrored queues are taken and handed out only under a lease that has not run out since they
+  were asked for (`look_at_lease`): after a lapse this node registers anew.
 - Nothing here runs per message.
 
 Roles: `homeside` serves what masters send to this node as a home node, `masterside` what home nodes send to
 it as a master. A link carries both.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.errors import not_found
 from mirrormq.broker.arguments import QueueSettings
 from mirrormq.broker.host import Host
+from mirrormq.broker.mirrorqueue import MirrorQueue
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import QueuePort
+from mirrormq.broker.staging import StagingQueue
 from mirrormq.kernel.cores import ChannelCore
 from mirrormq.kernel.forward import Malformed
 from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.kernel.records import PID_OF_HOMES
-from mirrormq.meta import records
-from mirrormq.node import farreply, homeside, masterside, peerframes
-from mirrormq.node.peerframes import BadFrame, Hello, Ready, Sync
+from mirrormq.meta import hidden, records, views
+from mirrormq.node import farreply, homeside, masterside, peerframes, sinkdesk
+from mirrormq.node.peerframes import Answer, BadFrame, Hello, Ready, Sync
 from mirrormq.node.peerlink import PeerLink
+from mirrormq.node.promotions import Promotions
 from mirrormq.node.remotequeue import RemoteQueue
 from mirrormq.node.stream import Stream, make_pid
 
 if TYPE_CHECKING:
     from mirrormq.broker.vhost import VHost
     from mirrormq.node.inlet import Inlet
+    from mirrormq.node.membership import Membership
     from mirrormq.node.outlet import Outlet
 
 
@@ -51,9 +58,20 @@ class PeerEffects(Protocol):
 class NodePort(Host, Protocol):
     """The node, as forwarding sees it."""
 
+    membership: "Membership"
+
     @property
     def is_alone(self) -> bool:
         """Is there no other node in the cluster?"""
+        ...
+
+    @property
+    def settled_index(self) -> int:
+        """Index of the last metadata command that everything here has followed."""
+        ...
+
+    def is_mirror_master(self, queue_id: int) -> bool:
+        """Does this node act as the master of a mirrored queue, by the view it has entered?"""
         ...
 
     def turn_queues(self) -> None:
@@ -78,14 +96,25 @@ class Switch:
         self.links: dict[str, PeerLink] = {}
         self.masters: dict[int, Queue] = {}
         """Queues mastered here, by id."""
+        self.remotes: dict[int, RemoteQueue] = {}
+        """Queues mastered elsewhere, by id."""
+        self.promotions = Promotions(self)
+        self._settling: list[tuple[Queue, int, Callable[[], None]]] = []
+        """Who waits for what has left a queue, up to a position of its log, to have left it everywhere."""
+        self._has_lease = False
+        self.lapses = 0
+        """How often this node's lease ran out."""
         self.outlets = Dirty()
         self.fed: dict[Stream, None] = {}
         """Streams that brought something in this pass."""
         self.waiting: dict[Inlet, None] = {}
         """Inlets whose client did not take all that arrived."""
         self._reporting: dict[Stream, None] = {}
+        """Streams that may have something to report."""
         self._dropped: set[int] = set()
         self._requests = 0
+        self.sent: dict[int, int] = {}
+        """The last number of a publish that this process has sent to each queue of another node."""
         self._is_alarmed = False
         self._own: list[bytes] = []
         """Frames of this node to itself: what was owed to a master that this node has become."""
@@ -93,18 +122,46 @@ class Switch:
     # --- queues ---------------------------------------------------------------------------------
 
     def is_master(self, record: records.Queue) -> bool:
-        """Is this node the queue's master? One that has been given a new name is alone."""
+        """Is this node the queue's master? One that has been given a new name is alone.
+
+        Of a mirrored queue only if its view names this very start of this node.
+        """
+        view = self.node.state.views.get(record.identity)
+        if view is not None:
+            return self.node.is_mirror_master(record.id)
         return record.node == self.node.node_name or self.node.is_alone
+
+    def master_of(self, record: records.Queue) -> str:
+        """The node that acts for a queue; empty if none does now."""
+        view = self.node.state.views.get(record.identity)
+        if view is None:
+            return record.node
+        if view.master == self.node.node_name:
+            return view.master if self.is_master(record) else ""
+        return view.master if views.has_master(self.node.state.nodes, view) else ""
 
     def make_queue(
         self, host: Host, vhost: "VHost", record: records.Queue, settings: QueueSettings
     ) -> QueuePort:
         """The object that stands for a queue on this node."""
         if self.is_master(record):
-            queue = self.masters[record.id] = Queue(host, vhost, record, settings)
+            made: type[Queue] = Queue
+            if hidden.is_staging(record.name):
+                made = StagingQueue
+            elif vhost.mirror_of and record.outlives_restart:
+                made = MirrorQueue
+            queue = self.masters[record.id] = made(host, vhost, record, settings)
             return queue
         self.drop(record)
         return RemoteQueue(self, vhost, record, settings)
+
+    def deleted(self, record: records.Queue) -> None:
+        """A queue is deleted: so is what this node owed to itself when it became the master."""
+        self.drop(record)
+        retired = self.link(self.node.node_name).queues.get(record.id)
+        if retired is not None:
+            retired.end()
+            retired.release_parked()
 
     def drop(self, record: records.Queue) -> None:
         """A queue is deleted, or its master moved away: what other nodes hold of it is forgotten."""
@@ -114,6 +171,25 @@ class Switch:
     def holders(self) -> Iterable[ChannelCore]:
         """Who may hold messages of queues mastered here, on other nodes."""
         return [outlet.channel for link in self.links.values() for outlet in link.outlets.values()]
+
+    def when_settled(self, queue: Queue, done: Callable[[], None]) -> None:
+        """Call `done` when all that has left the queue in this pass has left it at every mirror."""
+        self._settling.append((queue, 0, done))
+
+    def _look_at_settled(self) -> None:
+        settling, self._settling = self._settling, []
+        for queue, position, done in settling:
+            if queue.core.gone:
+                continue  # another master has to hear of it, or nobody
+            if not position and queue.core.has_settled:
+                self._settling.append((queue, 0, done))  # it is not written: the queue is being handed over
+                continue
+            upto = position or queue.log.end
+            received = getattr(queue.log, "received", upto)  # a log without mirrors has it
+            if received >= upto:
+                done()
+            else:
+                self._settling.append((queue, upto, done))
 
     def refuse(self, queue: Queue, pid: int, number: int) -> None:
         """A queue refused a publish that came from another node."""
@@ -125,6 +201,11 @@ class Switch:
     def report_later(self, stream: Stream) -> None:
         """Something a stream has taken is not durable yet, maybe."""
         self._reporting[stream] = None
+
+    def forget_stream(self, stream: Stream) -> None:
+        """Nothing is reported of it any more."""
+        self.fed.pop(stream, None)
+        self._reporting.pop(stream, None)
 
     def listener(self, pid: int, address: bytes) -> farreply.FarListener | None:
         """Who waits for answers on the node with this process; None if it is out of reach."""
@@ -146,6 +227,7 @@ class Switch:
             if peer == self.node.node_name:
                 link.is_up = link.is_open = True
                 link.pid, link.session = self.pid, 1
+                link.start = self.node.membership.identity.start
         return link
 
     def next_request(self) -> int:
@@ -180,7 +262,8 @@ class Switch:
         if is_up:
             link.is_up = True
             held = link.pid if link.is_held else 0
-            link.greet(peerframes.encode(Hello(self.pid, self.meta_index, held)))
+            start = self.node.membership.identity.start
+            link.greet(peerframes.encode(Hello(self.pid, self.meta_index, held, start)))
 
     def link_full(self, peer: str, is_full: bool) -> None:
         """A link takes no more for now, or takes more again."""
@@ -194,11 +277,15 @@ class Switch:
                 queue.core.touch()
 
     def _down(self, link: PeerLink) -> None:
+        is_dropped = link.is_dropped
         link.reset()
+        sinkdesk.link_down(link)
         link.down_at = self.node.now.mono
         link.is_held = True
         for outlet in list(link.outlets.values()):
             outlet.suspend()
+        if is_dropped:
+            link.drop_suspended()  # not all that the peer would go on with is there
         for queue in list(link.active):
             queue.on_link_down()
         for waiting in link.take_requests():
@@ -209,6 +296,16 @@ class Switch:
         link = self.links.get(peer)
         if link is not None and not link.is_up:
             link.drop_suspended()
+        elif link is not None and not self._is_new(link):
+            # It may live on without its lease, for which others were given what it held.
+            link.drop_mirrored()
+            link.is_dropped = True
+            link.drops += 1
+
+    def _is_new(self, link: PeerLink) -> bool:
+        """Does the link lead to the process that came after the one which is known to be gone?"""
+        record = self.node.state.nodes.get(link.peer)
+        return record is not None and record.is_live and record.start == link.start
 
     def _hello(self, link: PeerLink, frame: Hello) -> None:
         if link.is_open:
@@ -216,15 +313,17 @@ class Switch:
         if frame.pid >> PID_OF_HOMES.bit_length() - 1 != 1:
             raise BadFrame("no process has this id")
         is_resumed = link.pid == frame.pid and frame.held == self.pid
+        link.start = frame.start
+        link.is_dropped = False
         if not is_resumed:
             for queue in list(link.active):
-                queue.forget_inlets()  # the master has given everything out again
+                queue.forget_known()  # the master has given everything out again
         if link.pid != frame.pid:
             # Another process: what the one before consumed and published is over.
             link.pid = frame.pid
+            link.spoken = 0
             for stream in link.streams.values():
-                self.fed.pop(stream, None)
-                self._reporting.pop(stream, None)
+                self.forget_stream(stream)
             link.streams.clear()
             link.drop_suspended()
         link.is_open = True
@@ -232,7 +331,64 @@ class Switch:
         for queue in list(link.active):
             queue.on_link_up()
         link.send(peerframes.encode(Ready()))
+        link.asked = 0
         self._settle_unsure(link, is_resumed=is_resumed)
+
+    def follow_node(self, record: records.Node, due: Container[tuple[str, str]]) -> None:
+        """A node died or came back: who waits for it as a master looks again. Not those whose views are `due`
+        to be entered: they follow with them.
+        """
+        link = self.links.get(record.name)
+        for queue in list(link.queues.values()) if link is not None else ():
+            if queue.record.identity not in due:
+                queue.follow()
+
+    # --- the lease ------------------------------------------------------------------------------
+
+    def look_at_lease(self) -> bool:
+        """May this node act for the cluster? If that was over for a while, all inlets are stale.
+
+        It is seen here before it may act again: that takes a command of the metadata.
+        """
+        had_lease, self._has_lease = self._has_lease, self.node.membership.has_lease()
+        if had_lease and not self._has_lease:
+            self.lapses += 1
+            self.lapse()
+        elif self._has_lease and not had_lease:
+            # What came without a lease, and before anything was stale, waits to be handed out.
+            for link in self.links.values():
+                for inlet in link.inlets.values():
+                    inlet.core.touch()
+        return self._has_lease
+
+    def lapse(self) -> None:
+        """This node may have been taken for dead: what it consumes of mirrored queues is asked for anew.
+
+        On all links: who called this node dead when it consumed nothing there has to hear that it lives
+        again, or what it holds then would be given out to others after the next lapse, when nobody did.
+        """
+        for link in self.links.values():
+            is_other = link.peer != self.node.node_name
+            if link.is_open and (is_other or any(one.queue.is_mirrored for one in link.inlets.values())):
+                link.go_stale()
+
+    def _renew(self) -> None:
+        """The lease is back."""
+        for link in self.links.values():
+            if link.is_stale and link.is_open and link.renewing != link.renewals:
+                link.renewing = link.renewals
+                link.request(peerframes.Renew, self._on_renewed(link, link.renewals))
+
+    def _on_renewed(self, link: PeerLink, renewal: int) -> Callable[[object], None]:
+        def answered(answer: object) -> None:
+            if not isinstance(answer, Answer) or renewal != link.renewals:
+                return  # the link broke, or the lease has run out once more
+            link.is_stale = False
+            for queue in [queue for queue in link.active if queue.is_mirrored]:
+                queue.renew(is_held=answer.numbers[:1] == (1,))
+            link.send(peerframes.encode(Ready()))
+
+        return answered
 
     # --- frames ---------------------------------------------------------------------------------
 
@@ -247,6 +403,7 @@ class Switch:
         link = self.link(peer)
         if not link.is_up:
             return  # cut a moment ago
+        self.look_at_lease()
         if link.awaited:
             link.inbox.append(bytes(payload))
         else:
@@ -270,15 +427,15 @@ class Switch:
             self._effects.cut(link.peer, str(error))
 
     def _await(self, link: PeerLink, index: int) -> None:
-        if index > self.meta_index:
+        if index > self.node.settled_index:
             link.awaited = index
 
     def _serve_kept(self, link: PeerLink) -> None:
         """Metadata came in: serve the frames that waited for it."""
-        while link.inbox and link.awaited <= self.meta_index:
+        while link.inbox and link.awaited <= self.node.settled_index:
             link.awaited = 0
             self._serve(link, link.inbox.popleft())
-        if link.awaited <= self.meta_index:
+        if link.awaited <= self.node.settled_index:
             link.awaited = 0
 
     # --- the pass -------------------------------------------------------------------------------
@@ -286,25 +443,32 @@ class Switch:
     @property
     def needs_pass(self) -> bool:
         """Is something left for the next pass?"""
-        return bool(self._own or self._dropped)
+        return bool(self._own or self._dropped or self.promotions.needs_pass)
 
     def begin_pass(self) -> None:
         """Before the queues get their turns."""
+        if self._is_begun and self.look_at_lease():
+            self._renew()
+        self.promotions.look()
         for link in self.links.values():
             if link.awaited:
                 self._serve_kept(link)
         if self._dropped:
             dropped, self._dropped = self._dropped, set()
             masterside.forget(self, dropped)
-        own, self._own = self._own, []
-        for payload in own:
-            self._serve(self.link(self.node.node_name), payload)
+        self.serve_own()
         if self.waiting:
             waiting, self.waiting = self.waiting, {}
             for inlet in waiting:
                 if not inlet.core.gone and (inlet.core.ready or inlet.is_paused):
                     self.waiting[inlet] = None
                     inlet.retry()
+
+    def serve_own(self) -> None:
+        """Serve what this node has sent to itself."""
+        own, self._own = self._own, []
+        for payload in own:
+            self._serve(self.link(self.node.node_name), payload)
 
     def catch_up(self) -> None:
         """Let everything that came before a request stand before it."""
@@ -318,10 +482,16 @@ class Switch:
             fed, self.fed = self.fed, {}
             limit = self.node.settings.publish_ahead_bytes
             for stream in fed:
-                stream.after_turn(limit)
+                if not stream.after_turn(limit):
+                    self.fed[stream] = None
             self._reporting.update(fed)
         if self._reporting:
-            self._reporting = {stream: None for stream in self._reporting if stream.report()}
+            reporting, self._reporting = self._reporting, {}
+            for stream in reporting:
+                if stream.report():
+                    self._reporting[stream] = None
+        if self._settling:
+            self._look_at_settled()
         outlets: Iterable[Outlet] = self.outlets.take()
         for outlet in outlets:
             outlet.flush()
@@ -388,6 +558,7 @@ class Switch:
     def tick(self) -> None:
         """Give up what has waited for too long."""
         now = self.node.now.mono
+        self.promotions.look()
         for link in self.links.values():
             if link.unsure and not link.is_open and now - link.down_at >= limits.link_grace_us:
                 self._settle_unsure(link, is_resumed=False)
@@ -401,4 +572,9 @@ class Switch:
 
 Server = Callable[[Switch, PeerLink, Any], None]
 
-_SERVERS: dict[type, Server] = {**homeside.SERVERS, **masterside.SERVERS, **farreply.SERVERS}
+_SERVERS: dict[type, Server] = {
+    **homeside.SERVERS,
+    **masterside.SERVERS,
+    **farreply.SERVERS,
+    **sinkdesk.SERVERS,
+}

@@ -81,6 +81,8 @@ class App:
         """Called when a disk that was full has its reserve back."""
         self.facts: Callable[[], Mapping[str, Any]] = dict
         """What the process tells of itself, for administrators who ask through another node."""
+        self.reload_links: Callable[[], None] = _nothing
+        """Reads the certificates of links again, once there are any; raises StartError if they are bad."""
         self._watch: asyncio.TimerHandle | None = None
         self._is_wanted: asyncio.Future[None] = self.loop.create_future()
         """Done when the node wants clients for the first time."""
@@ -153,6 +155,7 @@ class App:
         self.courier = Courier(self.driver, self.settings.node_name, self.advertised, secret, links)
         self.courier.listening, self.courier.log = self.listening, self.log
         self.courier.on_dialled = self._remember
+        self.reload_links = self.courier.reload
         self.driver.serve_links(self.courier)
         self.driver.on_doors = self._doors_wanted
 
@@ -310,6 +313,9 @@ class App:
             auth_mechanisms=settings.auth_mechanisms,
             argon2_cost=(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes),
             queue_master_locator=settings.queue_master_locator,
+            ha_defaults=settings.ha_defaults,
+            events=settings.events,
+            samples=settings.samples,
         )
 
     def _first_commands(self) -> list[Command]:

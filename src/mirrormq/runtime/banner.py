@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from mirrormq.runtime.localcluster import POLICY
 from mirrormq.runtime.settings import Settings
 
 
@@ -42,7 +43,8 @@ def cluster_text(
     last = announced[-1]
     lines = [f"MirrorMQ is running with {len(nodes)} nodes.", ""]
     lines += [f"  {name:<{widths[0]}}  {url:<{widths[1]}}  {http}".rstrip() for name, url, http in nodes]
-    lines += ["", f"  Log in  {_credentials(settings)}", f"  Data    {root}", "  Stop    Ctrl-C", ""]
+    lines += ["", f"  Log in  {_credentials(settings)}", f"  Queues  {_mirrored(settings)}"]
+    lines += [f"  Data    {root}", "  Stop    Ctrl-C", ""]
     if len(nodes) == 2:
         lines += ["Two nodes stand the loss of none: use three, or one.", ""]
     lines += [
@@ -91,6 +93,13 @@ def _url(settings: Settings, address: str) -> str:
 def _credentials(settings: Settings) -> str:
     shown = _shown_password(settings)
     return f"user {settings.default_user.name}, password {shown} (unless changed since the first start)"
+
+
+def _mirrored(settings: Settings) -> str:
+    """Where new queues go, by the policies a new cluster begins with."""
+    names = [policy.name for policy in settings.mirroring_policies]
+    given = f"by the policies given ({', '.join(names)})" if names else f"on all nodes by the policy {POLICY}"
+    return f"mirrored {given} (unless changed since the first start)"
 
 
 def _shown_password(settings: Settings) -> str:

@@ -59,6 +59,7 @@ class NodeInputs(Protocol):
     def link_full(self, now: Now, peer: str) -> None: ...  # noqa: D102
     def link_writable(self, now: Now, peer: str) -> None: ...  # noqa: D102
     def drain(self, now: Now, reason: str) -> None: ...  # noqa: D102
+    def hand_over(self, now: Now, done: Callable[[], None]) -> None: ...  # noqa: D102
 
 
 class Client(Protocol):
@@ -253,12 +254,22 @@ class Driver(Generic[NodeT]):
         self._tick()
 
     async def drain(self, reason: str) -> None:
-        """Tell every client that the node stops, and wait until the last one has gone."""
+        """Tell every client that the node stops, wait until the last one has gone, then give queues away."""
         self.node.drain(self.now(), reason)
         self._after()
         if self.clients:
             self._emptied = self.loop.create_future()
             await self._emptied
+        handed_over: asyncio.Future[None] = self.loop.create_future()
+
+        def done() -> None:
+            if not handed_over.done():
+                handed_over.set_result(None)
+
+        self.node.hand_over(self.now(), done)
+        if not handed_over.done():
+            self._after()
+            await handed_over
 
     def fail(self, reason: str) -> None:
         """The node cannot go on."""

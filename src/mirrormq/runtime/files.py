@@ -43,6 +43,8 @@ TEMPORARY = ".new"
 
 FULL_CLOSE_S = 1.0
 """How long a stop waits for a disk that is full."""
+LOOK_S = 0.1
+"""How long it waits before it looks whether the disk has become full."""
 
 
 class Hearer(NamedTuple):
@@ -220,14 +222,19 @@ class Files:
 
     def close(self, timeout_s: float) -> bool:
         """Finish what was ordered, tell it, and stop; False if the disk did not finish in time."""
-        if self._reserve.is_waiting:
-            timeout_s = min(timeout_s, FULL_CLOSE_S)  # space will not come because somebody stops
         until = time.monotonic() + timeout_s
+        full_until = 0.0
         ready = select.poll()
         ready.register(self.fileno(), select.POLLIN)
         while (self._held or self._backlog) and not self._has_failed and time.monotonic() < until:
-            ready.poll(max(0, until - time.monotonic()) * 1000)
+            if self._reserve.is_waiting and not full_until:
+                # Space will not come because somebody stops. It may have run out a moment ago, or just now.
+                full_until = time.monotonic() + FULL_CLOSE_S
+                until = min(until, full_until)
+            ready.poll(min(LOOK_S, max(0, until - time.monotonic())) * 1000)
             self.collect()
+        if self._reserve.is_waiting:
+            until = min(until, time.monotonic() + FULL_CLOSE_S)
         for opened in self._opened.values():
             self._flusher.close_file(opened.descriptor)
         self._changes.put(None)

@@ -10,8 +10,10 @@ import socket
 import time
 from collections.abc import Mapping
 
-GC_THRESHOLDS = (50_000, 20, 100)
-"""Allocations between collections. Messages are not tracked, so what is left is slow-moving state."""
+GC_THRESHOLDS = (10_000, 10, 500)
+"""Allocations between collections. Messages are not tracked, so what is left is slow-moving state. Of what is
+new no more than a hundred thousand objects are looked at in one go: that is some milliseconds.
+"""
 
 
 def raise_file_limit() -> int:

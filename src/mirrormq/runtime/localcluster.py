@@ -74,6 +74,19 @@ def words_of(node: LocalNode, nodes: Sequence[LocalNode]) -> list[str]:
     return [*words, "--set", f"cluster_nodes={listed(nodes)}"]
 
 
+POLICY = "ha-all"
+
+
+def policy_words() -> list[str]:
+    """Return the options of `mirrormq serve` by which a new cluster mirrors every queue to all its nodes."""
+    fields = {"pattern": ".*", "definition.ha-mode": "all", "apply_to": "queues"}
+    return [
+        word
+        for field, value in fields.items()
+        for word in ("--set", f"mirroring_policy.{POLICY}.{field}={value}")
+    ]
+
+
 def held(root: Path, alone: str) -> list[str]:
     """Names of the nodes whose data is below a root; `alone` is the name of a node that is no cluster's."""
     try:

@@ -283,12 +283,20 @@ NAMES: tuple[Name, ...] = (
         also=("queue_leader_locator",),
     ),
     Name(
+        "ha_defaults",
+        "ha_defaults",
+        v.choice("safe", "rabbitmq"),
+        "what applies to mirrored queues where their policies say nothing: safe, or RabbitMQ's values",
+    ),
+    Name(
         "mirroring_policy",
         "mirroring_policies",
         v.text,
         "policies that a new cluster begins with",
         Shape.TABLES,
     ),
+    Name("events", "events", v.flag, "keep what happens in the cluster in the queue mirrormq.events"),
+    Name("samples", "samples", v.flag, "keep counters of every second in the queue mirrormq.samples"),
     # staying alive
     Name(
         "vm_memory_high_watermark.relative", "memory_limit", v.share, "memory alarm as a part of the memory"

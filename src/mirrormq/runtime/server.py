@@ -225,14 +225,27 @@ class Server:
     def _on_reload(self) -> None:
         """SIGHUP: certificates and log files are read or opened again; open connections are left alone."""
         self.manager.reloading()
-        try:
-            self.log.reopen()
-            for context in {bound.context for bound in self.bound if bound.context is not None}:
-                reload_files(context, self.settings.tls)
+        failures = []
+        # Each by itself: a bad certificate for clients must not keep links from theirs, which may run out.
+        for reload in (self.log.reopen, self._reload_listeners, self._reload_links):
+            try:
+                reload()
+            except (StartError, OSError) as error:
+                failures.append(error)
+        for failure in failures:
+            self.note("error", f"reload failed, the old certificates stay in use: {failure}")
+        if not failures:
             self.note("info", "certificates and log files reloaded")
-        except (StartError, OSError) as error:
-            self.note("error", f"reload failed, the old certificates stay in use: {error}")
         self.manager.ready(self._status)
+
+    def _reload_listeners(self) -> None:
+        for context in {bound.context for bound in self.bound if bound.context is not None}:
+            reload_files(context, self.settings.tls)
+
+    def _reload_links(self) -> None:
+        """A stopped application has no links, and reads their files when it starts."""
+        if self.control.app is not None:
+            self.control.app.reload_links()
 
     # Down.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from mirrormq.base import limits
 from mirrormq.log.journal import Fsync
+from mirrormq.meta.commands import HaDefaults
 from mirrormq.meta.records import Policy
 from mirrormq.runtime.values import CLUSTER_PORT, Address, Network, PeerName, Share
 
@@ -143,5 +144,8 @@ class Settings:
     argon2_lanes: int = 1
     load_definitions: str = ""
     queue_master_locator: str = "client-local"
+    ha_defaults: HaDefaults = "safe"
     mirroring_policies: tuple[Policy, ...] = ()
+    events: bool = True
+    samples: bool = True
     shutdown_timeout_ms: int = 30_000

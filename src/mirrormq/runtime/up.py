@@ -1,7 +1,8 @@
 """`mirrormq up --nodes N`: a cluster on one machine, in the foreground, until it is stopped.
 
 Everything that can be wrong is looked at before anything is changed: settings, ports, data. Then all nodes
-are started at once, since none of them is a cluster alone, and the start is over when all are ready. A node
+are started at once, since none of them is a cluster alone, and the start is over when all are ready. A new
+cluster mirrors every queue to all nodes by the policy `ha-all`, unless it is given other policies. A node
 that dies later is reported and not started again: seeing that is what a local cluster is for. Exit codes are
 those of `mirrormq serve`: 0 if every node stopped in order, 1 if one did not or the start failed, 2 misused.
 """
@@ -120,6 +121,9 @@ def _cluster(options: argparse.Namespace) -> int:
         raise ConfigError(f"option --port-base: the ports of {options.nodes} nodes do not fit above {base}.")
     words = [[*_shared(options), *localcluster.words_of(node, nodes)] for node in nodes]
     settings = [node_settings(options, given) for given in words]
+    if not settings[0].mirroring_policies:
+        # Whoever has given policies of his own wants those.
+        words = [[*given, *localcluster.policy_words()] for given in words]
     for one in settings:
         _try_ports(one, options)
     if options.fresh:

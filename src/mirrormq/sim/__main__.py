@@ -1,7 +1,8 @@
 """Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
 
 Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes), `cluster`
-(whole nodes with clients, links, disks and clocks), `mirror`.
+(whole nodes with clients, links, disks and clocks), `mirror` (the replication protocol), `ha` (whole nodes
+with mirrored queues; with `--jobs N` in so many processes).
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -14,7 +15,7 @@ from itertools import count
 
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.node import Node
-from mirrormq.sim import clusterplanted, mirrorplanted, raftplanted
+from mirrormq.sim import campaign, clusterplanted, haplanted, mirrorplanted, raftplanted
 from mirrormq.sim.client import Stats
 from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
@@ -30,7 +31,13 @@ TRACE_LINES = 25
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds until one fails or all are done; returns the exit code."""
     options = _parser().parse_args(argv)
-    runs = {"raft": _run_raft, "meta": _run_meta, "cluster": _run_cluster, "mirror": _run_mirror}
+    runs = {
+        "raft": _run_raft,
+        "meta": _run_meta,
+        "cluster": _run_cluster,
+        "mirror": _run_mirror,
+        "ha": _run_ha,
+    }
     run = runs.get(options.world, _run_log)
     return run(options)
 
@@ -77,6 +84,8 @@ def _run_meta(options: argparse.Namespace) -> int:
 
 def _run_mirror(options: argparse.Namespace) -> int:
     make_world = mirrorplanted.PLANTED[options.planted] if options.planted else MirrorWorld
+    if options.log == "memory":
+        make_world = type(make_world.__name__, (make_world,), {"is_on_disk": False})
     total, seeds, counting = MirrorStats(), 0, 0
     for seed in _seeds(options):
         world = make_world(seed)
@@ -107,6 +116,22 @@ def _run_cluster(options: argparse.Namespace) -> int:
     return _run_groups(options, lambda seed: ClusterWorld(seed, make_node=make_node), ClusterStats())
 
 
+def _run_ha(options: argparse.Namespace) -> int:
+    total, failed = campaign.Total(), 0
+    for found in campaign.run(_seeds(options), options.planted or "", options.jobs):
+        total.add(found)
+        if found.problem:
+            failed += 1
+            _say(f"seed {found.seed} failed: {found.problem}")
+            _say("\n".join(found.trace[-TRACE_LINES:]))
+            if options.jobs == 1 and not options.keep_going:
+                break
+        elif options.digests:
+            _say(f"seed {found.seed}: {found.digest} {found.stats['events']} events")
+    _say(total.text())
+    return 1 if failed else 0
+
+
 def _run_groups(
     options: argparse.Namespace,
     make_world: Callable[[int], RaftWorld | ClusterWorld],
@@ -133,16 +158,29 @@ def _run_groups(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
-    parser.add_argument("world", choices=["log", "cursors", "raft", "meta", "cluster", "mirror"])
+    parser.add_argument("world", choices=["log", "cursors", "raft", "meta", "cluster", "mirror", "ha"])
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")
     amount.add_argument("--seconds", type=float)
     parser.add_argument("--first", type=int, default=1, help="first seed with --seconds")
     parser.add_argument(
         "--planted",
-        choices=sorted([*PLANTED, *raftplanted.PLANTED, *clusterplanted.PLANTED, *mirrorplanted.PLANTED]),
+        choices=sorted(
+            {
+                *PLANTED,
+                *raftplanted.PLANTED,
+                *clusterplanted.PLANTED,
+                *mirrorplanted.PLANTED,
+                *haplanted.PLANTED,
+            }
+        ),
         help="run a node with this bug",
     )
+    parser.add_argument(
+        "--log", choices=["disk", "memory"], default="disk", help="mirror: the shipped logs, or stand-ins"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes (world ha)")
+    parser.add_argument("--keep-going", action="store_true", help="ha: go on if a seed fails")
     parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")
     parser.add_argument("--shipped-limits", action="store_true", help="do not shrink files and windows")
     parser.add_argument("--digests", action="store_true", help="print a fingerprint of each run")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mirrormq.base import limits
 from mirrormq.broker.queue import Queue
 from mirrormq.node.membership import PAUSED, READY
-from mirrormq.sim.clusterclient import EXCHANGES, LOCATORS
+from mirrormq.sim.clusterclient import EXCHANGES
 from mirrormq.sim.clusterhistory import binding_key, exchange_key, queue_key
 from mirrormq.sim.clusternode import SimNode, fingerprint
 from mirrormq.sim.model import Violation
@@ -109,12 +109,12 @@ class ClusterChecker:
             raise Violation(f"nodes have different definitions: {prints}")
         state = next(iter(states.values()))
         history = self._world.history
-        for queue in LOCATORS:
+        for queue in self._world.queues:
             history.check_definition(queue_key(queue), is_there=(VHOST, queue) in state.queues)
         for exchange in EXCHANGES:
             history.check_definition(exchange_key(exchange), is_there=(VHOST, exchange) in state.exchanges)
             bound = {one.destination for one in state.bindings_from(VHOST, exchange)}
-            for queue in LOCATORS:
+            for queue in self._world.queues:
                 history.check_definition(binding_key(exchange, queue), is_there=queue in bound)
 
     def masters(self) -> list[Queue]:

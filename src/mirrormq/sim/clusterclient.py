@@ -90,6 +90,11 @@ class Client:
         """Is there nothing at the other end any more?"""
         return self.is_gone or self.home.life != self.life
 
+    @property
+    def is_waiting(self) -> bool:
+        """Is it owed an answer?"""
+        return self.pending is not None
+
     def act(self) -> None:
         """Do one thing, if nothing is waited for."""
         if self.pending is not None:
@@ -140,7 +145,7 @@ class Client:
             if isinstance(method, methods.BasicCancelOk):
                 self.consumed.pop(method.consumer_tag, None)
             if self.pending.op is not None:
-                self.pending.op.answered(self.world.now)
+                self.pending.op.answered(self.world.now, self.home.pass_us)
                 history.answers += 1
             self.pending = None
 
@@ -164,7 +169,7 @@ class Client:
         self.home.send(self.conn, method_frame(method))
 
     def _queue(self) -> str:
-        return self.world.rng.choice(tuple(LOCATORS))
+        return self.world.rng.choice(tuple(self.world.queues))
 
     def _publish(self) -> None:
         rng = self.world.rng
@@ -175,8 +180,7 @@ class Client:
         frames = []
         for _ in range(rng.choice((1, 1, 3, 10))):
             number = len(self.world.history.sent) + 1
-            size = rng.choice((20, 300, 3_000, 9_000)) if rng.random() < 0.2 else 10
-            message = Sent(number, queue, self.conn, self.world.now, rng.random() < 0.85, size)
+            message = self._message(number, queue)
             self.world.history.publish(message)
             self._published += 1
             self._unconfirmed[self._published] = number
@@ -186,6 +190,11 @@ class Client:
         middle = rng.randrange(len(data))
         for part in (data[:middle], data[middle:]):
             self.home.send(self.conn, part)
+
+    def _message(self, number: int, queue: str) -> Sent:
+        rng = self.world.rng
+        size = rng.choice((20, 300, 3_000, 9_000)) if rng.random() < 0.2 else 10
+        return Sent(number, queue, self.conn, self.world.now, rng.random() < 0.85, size)
 
     def _settle(self) -> None:
         if not self.held:

@@ -22,11 +22,23 @@ RETRY_US = SECOND
 class Faults:
     """Draws faults for a world and undoes them."""
 
+    periods = (300_000, 1_000_000, 3_000_000)
+    """Mean time between two faults."""
+
     def __init__(self, world: "ClusterWorld") -> None:
         """Each seed has its own mixture."""
         self.world = world
         self.rng = world.rng
-        kinds: list[Callable[[], bool]] = [
+        self._kinds = [(kind, self.rng.choice([0, 1, 1, 3])) for kind in self.kinds()]
+        self._period = self.rng.choice(self.periods)
+        self._is_on = True
+        self._is_mending = False
+        """An operator is busy with a node that has lost its folder, or has to go."""
+        world.every(RETRY_US, self._supervise)
+
+    def kinds(self) -> list[Callable[[], bool]]:
+        """Everything that may go wrong; each returns whether it did."""
+        return [
             self._kill,
             self._kill_soon,
             self._kill_leader,
@@ -45,12 +57,6 @@ class Faults:
             self._roll_back,
             self._forget,
         ]
-        self._kinds = [(kind, self.rng.choice([0, 1, 1, 3])) for kind in kinds]
-        self._period = self.rng.choice([300_000, 1_000_000, 3_000_000])
-        self._is_on = True
-        self._is_mending = False
-        """An operator is busy with a node that has lost its folder, or has to go."""
-        world.every(RETRY_US, self._supervise)
 
     def run(self, duration: int) -> None:
         """Faults for a while."""
@@ -73,6 +79,8 @@ class Faults:
         for node in world.nodes.values():
             node.effects_left = -1
             self._start(node)
+        for name in world.roles:
+            world.roles[name] = VOTER  # nobody wishes for anything else from now on
         # What was wished before is granted or given up by then.
         world.run_for(limits.ask_us_max + SECOND)
         for name in world.roles:
@@ -320,10 +328,22 @@ class Faults:
 
         def forgotten() -> None:
             node.is_out = True
+            world.node_forgotten(node.name)
             world.say(f"{node.name} is forgotten")
             world.after(self.rng.randrange(5 * SECOND), lambda: self._join(node))
 
-        world.insist(Forget(node.name, "n0"), forgotten, lambda: True)
+        self._have_forgotten(node, forgotten)
+
+    def _have_forgotten(self, node: SimNode, done: Callable[[], None]) -> None:
+        """Have others forget a node, and with it every queue it was given until then."""
+
+        def is_wanted() -> bool:
+            # Not once: it may have served for long after it had failed to leave, and its last queues are
+            # known to the others only when they have a leader again.
+            self.world.lose_queues(node.name)
+            return True
+
+        self.world.insist(Forget(node.name, "n0"), done, is_wanted)
 
     def _join(self, node: SimNode) -> None:
         """Let a node in again, on an empty folder."""
@@ -350,6 +370,7 @@ class Faults:
             node.is_out = True
             node.is_kept_off = False
             world.lose_queues(node.name)
+            world.node_forgotten(node.name)
             self._start(node)
             world.after(self._some_time(), lambda: self._join(node))
 
@@ -359,10 +380,10 @@ class Faults:
             world.lose_queues(node.name)
 
             def left(problem: str) -> None:
-                if problem:
-                    self._is_mending = False
-                else:
+                if not problem:
                     out()
+                elif "in time" not in problem:  # else it may still come true
+                    self._is_mending = False
 
             world.wish(node, Forget(node.name, node.name), lambda answer: left(answer.problem))
 
@@ -370,13 +391,14 @@ class Faults:
                 # Whoever wished is gone: nobody knows whether it came true.
                 if self._is_mending and not node.is_out and node.life != life:
                     self._replace(node)
+                elif node.life == life:
+                    self._is_mending = False
 
             world.after(20 * SECOND, look)
         else:
             world.power_off(node.name)
             node.is_kept_off = True
-            world.lose_queues(node.name)
-            world.insist(Forget(node.name, "n0"), out, lambda: True)
+            self._have_forgotten(node, out)
         return True
 
     def _change_role(self) -> bool:

@@ -30,10 +30,10 @@ class Op:
     may_be_known: bool = False
     """A node that finds it done already answers at once, by definitions that others may have changed."""
 
-    def answered(self, now: int) -> None:
-        """It has happened, or was found done by a node that may be behind."""
+    def answered(self, now: int, pass_us: int = 0) -> None:
+        """It has happened, or was found done by a node that may be behind; a pass of it takes so long."""
         self.end = now
-        self.is_sure = not self.may_be_known or now - self.start > KNOWN_US
+        self.is_sure = not self.may_be_known or now - self.start > KNOWN_US + 2 * pass_us
 
 
 @dataclass(slots=True, eq=False)

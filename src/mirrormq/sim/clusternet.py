@@ -93,14 +93,19 @@ class Links:
         if old is not None:
             for end in sorted(old.ends):
                 self._lose(old, end, eof=False)
+            if not (a.is_introduced and b.is_introduced):
+                # It died over the loss of the old link: no new one was opened. Who wants one dials again.
+                return
+        shown = {one: a.card, other: b.card}
         line = Line(
             {one, other},
             {(end, lane): Lane() for end in (one, other) for lane in LANES},
-            {one: a.card[:2], other: b.card[:2]},
+            {name: card[:2] for name, card in shown.items()},
         )
         self.open[_pair(one, other)] = line
-        self._tell_up(line, a, other, b.card[2])
-        self._tell_up(line, b, one, a.card[2])
+        # Either may die over the news, which leaves the other with a link that ends soon.
+        self._tell_up(line, a, other, shown[other][2])
+        self._tell_up(line, b, one, shown[one][2])
 
     def _may_link(self, a: "SimNode", b: "SimNode", old: Line | None) -> bool:
         """Would a handshake succeed?"""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from mirrormq.sim.clusterworld import ClusterWorld
 
 START_WALL = 1_700_000_000_000_000
+PASSES_US = ((0, 20, 300), (100, 1_000, 4_000))
+"""How long after an input the pass is over: of a process that has little to do, and of a busy one."""
 NOBODY = (b"", 0, bytes(16))
 Input = Callable[[Node, Now], object]
 
@@ -84,6 +86,7 @@ class SimNode:
         """What clients sent that the node has not read."""
         self._stopped: set[int] = set()
         """Clients from which the node does not read."""
+        self._passes = PASSES_US[0]
         self._is_pass_due = False
         self._timer_at = 0
         self._disk_at = 0
@@ -104,7 +107,7 @@ class SimNode:
     @property
     def raft(self) -> Raft | None:
         """Its Raft, while the process is there."""
-        return self.node.membership.raft if self.node is not None else None
+        return self.node.membership.metadata.raft if self.node is not None else None
 
     @property
     def identity(self) -> Identity:
@@ -118,6 +121,11 @@ class SimNode:
             return []
         self._told_index = node.membership.raft.applied_index
         return [(self._told_index, fingerprint(node.state))]
+
+    @property
+    def pass_us(self) -> int:
+        """How long a pass takes at most."""
+        return max(self._passes)
 
     @property
     def is_paused(self) -> bool:
@@ -145,6 +153,7 @@ class SimNode:
         self.disk = SlowDisk(world.rng, self.disk)
         self.disk.median_us = world.rng.choice([200, 2_000, 10_000])
         self.disk.now = world.now
+        self._passes = world.rng.choice(PASSES_US)
         self.effects_left = -1
         rng = SeededRng(f"{world.seed} {self.name} {self.life}")
         node = world.make_node(
@@ -201,7 +210,7 @@ class SimNode:
         while self._inbox and not self.is_paused and self.node is not None:
             self._run(self._inbox.popleft())
         if self.node is not None and not self.is_paused:
-            self._run(lambda node, now: node.on_timer(now))
+            self._run(self._serve_timer)
 
     # --- inputs ---
 
@@ -245,7 +254,7 @@ class SimNode:
     def _soon(self) -> None:
         if not self._is_pass_due:
             self._is_pass_due = True
-            self._later(self.world.rng.choice((0, 20, 300)), self._end_pass)
+            self._later(self.world.rng.choice(self._passes), self._end_pass)
 
     def _end_pass(self) -> None:
         self._is_pass_due = False
@@ -254,6 +263,7 @@ class SimNode:
         self.disk.now = self.world.now
         try:
             node.end_pass(self.now)
+            self.world.passed(self)
             self._drain(node)
         except PowerLost:
             self.world.kill(self.name, "between two effects")
@@ -281,7 +291,12 @@ class SimNode:
     def _on_timer(self, at: int) -> None:
         if at == self._timer_at:
             self._timer_at = 0
-            self._run(lambda node, now: node.on_timer(now))
+            self._run(self._serve_timer)
+
+    def _serve_timer(self, node: Node, now: Now) -> None:
+        node.on_timer(now)
+        # Mirrors hear of marks at once, not at the end of the pass.
+        self.world.passed(self)
 
     def _report_disk(self, at: int) -> None:
         if at != self._disk_at:
@@ -294,9 +309,13 @@ class SimNode:
 
     def _tick_later(self, life: int) -> None:
         def tick() -> None:
-            self._run(lambda node, now: node.tick(now))
+            self._run(serve)
             if self.life == life:
                 self._tick_later(life)
+
+        def serve(node: Node, now: Now) -> None:
+            node.tick(now)
+            self.world.passed(self)
 
         self._later(int(limits.tick_us / self._rate), tick)
 

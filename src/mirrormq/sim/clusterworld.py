@@ -7,10 +7,11 @@ How clusters come about: a list that all nodes are given, started in any order; 
 """
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
 from mirrormq.cluster.raft.membership import VOTER
@@ -20,7 +21,7 @@ from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
 from mirrormq.sim.clustercheck import ClusterChecker
 from mirrormq.sim.clusterclient import EXCHANGES, LOCATORS, Client
-from mirrormq.sim.clusterhistory import PUT, History, binding_key, exchange_key
+from mirrormq.sim.clusterhistory import PUT, History, Op, binding_key, exchange_key
 from mirrormq.sim.clusternet import Links
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.disk import SlowDisk
@@ -29,6 +30,9 @@ from mirrormq.sim.queueworld import SMALL_LIMITS as QUEUE_LIMITS
 from mirrormq.sim.raftworld import SMALL_LIMITS as RAFT_LIMITS
 from mirrormq.sim.timeline import SECOND, Timeline
 from mirrormq.wire import methods
+
+if TYPE_CHECKING:
+    from mirrormq.sim.clusterfaults import Faults
 
 SIZES = (3, 3, 3, 5)
 CLIENTS = 5
@@ -40,13 +44,9 @@ MORE_LIMITS = {
 
 
 @contextmanager
-def small_limits(rng: random.Random) -> Iterator[None]:
-    """Run with small bounds, so that a short run passes them often."""
-    chosen = {
-        name: rng.choice(values)
-        for name, values in {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS}.items()
-        if hasattr(limits, name)
-    }
+def small_limits(rng: random.Random, bounds: Mapping[str, Sequence[int]]) -> Iterator[None]:
+    """Run with bounds chosen from these."""
+    chosen = {name: rng.choice(values) for name, values in bounds.items() if hasattr(limits, name)}
     before = {name: getattr(limits, name) for name in chosen}
     try:
         for name, value in chosen.items():
@@ -75,6 +75,16 @@ class ClusterStats:
 class ClusterWorld(Timeline):
     """One seed. A directed test passes `size` and drives it by hand."""
 
+    client_class: type[Client] = Client
+    history_class: type[History] = History
+    checker_class: type[ClusterChecker] = ClusterChecker
+    queues: Iterable[str] = LOCATORS
+    """The names of the queues that clients use."""
+    seconds = (15, 40)
+    """How long faults last, at least and at most."""
+    paces = (4_000, 10_000, 30_000)
+    """Time between two things that clients do."""
+
     def __init__(
         self, seed: int, *, make_node: type[Node] = Node, size: int = 0, listed: bool | None = None
     ) -> None:
@@ -84,15 +94,17 @@ class ClusterWorld(Timeline):
         self.make_node = make_node
         self.rng = random.Random(seed)
         self.stats = ClusterStats()
-        self.history = History()
+        self.history = self.history_class()
         self.meta_log_bytes = self.rng.choice([2_000, 10_000, 1 << 20])
         self.links = Links(self)
         self.nodes: dict[str, SimNode] = {}
-        self.checker = ClusterChecker(self)
+        self.checker = self.checker_class(self)
         self.clients: list[Client] = []
         self.is_loaded = False
         self.is_draining = False
         self.drained_since = 0
+        self._lost: dict[str, dict[str, Op]] = {}
+        """Queues that go with a node whose disk is lost, or that has to go."""
         self._is_healed = False
         self._conn = 0
         names = [f"n{at}" for at in range(1, (size or self.rng.choice(SIZES)) + 1)]
@@ -157,14 +169,23 @@ class ClusterWorld(Timeline):
 
     def lose_queues(self, name: str) -> None:
         """The disk of a master is gone: nobody can ask for its messages any more."""
-        for queue in LOCATORS:
+        for queue in self.queues:
             homes = {
                 record.node
                 for node in self.nodes.values()
                 if node.node is not None and (record := node.node.state.queues.get(("/", queue))) is not None
             }
-            if name in homes:
-                self.history.lose_queue(queue, 0)
+            lost = self._lost.setdefault(name, {})
+            if name in homes and queue not in lost:
+                lost[queue] = self.history.lose_queue(queue, 0)
+
+    def node_forgotten(self, name: str) -> None:
+        """A node is out, and its queues are deleted by now: what is declared later is somewhere else."""
+        for op in self._lost.pop(name, {}).values():
+            op.end = self.now
+
+    def passed(self, node: SimNode) -> None:
+        """Look at a node after a pass, before anybody hears of what it did."""
 
     def check(self, node: SimNode) -> None:
         """Look at a node after a pass."""
@@ -251,13 +272,13 @@ class ClusterWorld(Timeline):
         """A new client."""
         self._conn += 1
         self.say(f"client {self._conn} connects to {home.name}")
-        client = Client(self, home, self._conn)
+        client = self.client_class(self, home, self._conn)
         self.clients.append(client)
         return client
 
     def _operate(self) -> None:
         self.drop_lost()
-        if not self.is_loaded or (self._is_healed and self.rng.random() < 0.8):
+        if not self.is_loaded or (self._is_calm() and self.rng.random() < 0.8):
             return
         homes = [node for node in self.nodes.values() if node.is_open and not node.is_paused]
         if homes and len(self.clients) < CLIENTS:
@@ -265,6 +286,10 @@ class ClusterWorld(Timeline):
         if self.clients:
             for _ in range(self.rng.choice((1, 1, 2))):
                 self.rng.choice(self.clients).act()
+
+    def _is_calm(self) -> bool:
+        """Do clients do less, since everything is healed?"""
+        return self._is_healed
 
     def drop_lost(self) -> None:
         """Forget clients that have nothing to talk to."""
@@ -278,20 +303,30 @@ class ClusterWorld(Timeline):
 
     def run(self) -> None:
         """The whole run of a seed."""
-        from mirrormq.sim.clusterfaults import Faults
-
-        with small_limits(self.rng):
-            faults = Faults(self)
+        with self.small_limits():
+            faults = self.make_faults()
             self.form()
             self.prepare()
             self.load()
-            faults.run(self.rng.randrange(15, 40) * SECOND)
+            faults.run(self.rng.randrange(*self.seconds) * SECOND)
             self.say("heal")
             self._is_healed = True
             faults.heal()
             self.run_until(self.is_as_desired, 180 * SECOND, "not all nodes serve clients in their roles")
             self.finish()
-        self._sum_up()
+        self.sum_up()
+        if not self.stats.confirms:
+            raise Violation("nothing was confirmed")
+
+    def make_faults(self) -> "Faults":
+        """What goes wrong in this world."""
+        from mirrormq.sim.clusterfaults import Faults
+
+        return Faults(self)
+
+    def small_limits(self) -> AbstractContextManager[None]:
+        """Run with small bounds, so that a short run passes them often."""
+        return small_limits(self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS})
 
     def form(self) -> None:
         """Start everybody in any order and wait until the cluster is as desired."""
@@ -324,7 +359,7 @@ class ClusterWorld(Timeline):
             self.run_until(lambda: client.pending is None, 20 * SECOND, "nothing is declared")
 
         wait()
-        for queue in LOCATORS:
+        for queue in self.queues:
             client.declare(queue)
             wait()
         for exchange in EXCHANGES:
@@ -332,7 +367,7 @@ class ClusterWorld(Timeline):
             made = methods.ExchangeDeclare(exchange=exchange, type="direct", durable=True)
             client.send(made, methods.ExchangeDeclareOk, op=op)
             wait()
-            for queue in LOCATORS:
+            for queue in self.queues:
                 op = self.history.begin(PUT, binding_key(exchange, queue), self.now)
                 bound = methods.QueueBind(queue=queue, exchange=exchange, routing_key=queue)
                 client.send(bound, methods.QueueBindOk, op=op)
@@ -341,7 +376,7 @@ class ClusterWorld(Timeline):
     def load(self) -> None:
         """Let clients work from now on."""
         self.is_loaded = True
-        self.every(self.rng.choice([4_000, 10_000, 30_000]), self._operate)
+        self.every(self.rng.choice(self.paces), self._operate)
 
     def finish(self) -> None:
         """Everything is healed: it goes on, comes to rest, and is what was promised."""
@@ -353,7 +388,7 @@ class ClusterWorld(Timeline):
         )
         self.is_loaded = False
         self.run_until(
-            lambda: all(client.pending is None or client.is_lost for client in self.clients),
+            lambda: not any(client.is_waiting and not client.is_lost for client in self.clients),
             60 * SECOND,
             "clients wait for ever",
         )
@@ -394,7 +429,8 @@ class ClusterWorld(Timeline):
         consumed = [sorted(client.consumed.values()) for client in self.clients if client.pending is None]
         return consumed == [sorted(names)] * len(self.nodes)
 
-    def _sum_up(self) -> None:
+    def sum_up(self) -> None:
+        """Count, and let go of all nodes."""
         stats, history = self.stats, self.history
         stats.events = self.events
         stats.confirms, stats.answers = history.confirms, history.answers
@@ -404,5 +440,3 @@ class ClusterWorld(Timeline):
         for node in self.nodes.values():
             if node.node is not None:
                 node.end(node.disk)
-        if not stats.confirms:
-            raise Violation("nothing was confirmed")

@@ -14,6 +14,7 @@ from typing import Any
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now
+from mirrormq.broker.queue import Queue
 from mirrormq.kernel import records
 from mirrormq.log.cursors import CursorRefused, Cursors
 from mirrormq.log.durable import DurableLog
@@ -113,16 +114,17 @@ class CursorWorld:
 
     def _start(self, disk: MemoryDisk) -> None:
         self.held = []
-        self.machine = Machine(disk, self.now, make_node=self.make_node)
-        self._watch(self.machine.node)
+        self.machine = Machine(disk, self.now, make_node=self._make)
         self.machine.connect(1, self._hear)
         self.machine.send(1, log_in("plain"))
         for name in QUEUES:
             self._send(methods.QueueDeclare(queue=name, durable=True))
         self.machine.settle()
+        self._look_at_durable()
 
-    def _watch(self, node: Node) -> None:
-        """Note every batch on its way to the journal."""
+    def _make(self, *args: Any, **more: Any) -> Node:
+        """A node of which every batch is noted on its way to the journal."""
+        node = self.make_node(*args, **more)
         add = node.journal.add
 
         def noted(log: Any, batch: bytes, *, flush: bool, now: Now) -> tuple[str, int]:
@@ -130,6 +132,7 @@ class CursorWorld:
             return add(log, batch, flush=flush, now=now)
 
         node.journal.add = noted  # type: ignore[method-assign]
+        return node
 
     @property
     def digest(self) -> str:
@@ -168,6 +171,9 @@ class CursorWorld:
         self.machine.pass_time(self.now, tick=tick)
         self.machine.end_pass()
         self.rewritten = max(self.rewritten, self.machine.node.recycler.rewritten_bytes)
+        self._look_at_durable()
+
+    def _look_at_durable(self) -> None:
         for log in self.machine.node.logs.values():
             if log.queue_id in self.streams:
                 self.streams[log.queue_id].durable = log.durable
@@ -203,6 +209,7 @@ class CursorWorld:
         found = self.machine.node.vhosts["/"].queues.get(queue)
         if found is None:
             return
+        assert isinstance(found, Queue)
         log = found.log
         assert isinstance(log, DurableLog)
         name = rng.choice(CURSORS)
@@ -237,14 +244,13 @@ class CursorWorld:
         else:
             after = before.restart()
         disk = SlowDisk(rng, after)
-        copy = Machine(disk.copy(), self.now, make_node=self.make_node)
+        copy = Machine(disk.copy(), self.now, make_node=self._make)
         for log in copy.node.logs.values():
             stream = self.streams.setdefault(log.queue_id, Stream())
             if log.end < stream.durable:
                 raise Violation(f"the log ends with {log.end}, {stream.durable} was durable")
             stream.cut(log.end)
             stream.durable = log.end
-        self._watch(copy.node)
         self._judge(copy, fully=True)
         names = {key: str(key) for key in copy.node.logs}
         faults = Inspection(disk.copy(), names).verify().faults

@@ -43,7 +43,7 @@ class Machine:
     """One life of a node, from its start to a crash."""
 
     def __init__(
-        self, disk: MemoryDisk, now: Now, *, make_node: type[Node] = Node, disk_free_limit: int = 0
+        self, disk: MemoryDisk, now: Now, *, make_node: Callable[..., Node] = Node, disk_free_limit: int = 0
     ) -> None:
         """Start the node on what the disk holds."""
         self.disk = disk

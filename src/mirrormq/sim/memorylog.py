@@ -4,143 +4,37 @@ Guarantee: whatever was done before a flush began survives a crash once that flu
 any beginning may survive, and nothing else. Records are real batches, so that their bytes can be compared.
 """
 
+import random
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from mirrormq.base.types import Now
+from mirrormq.base.types import Now, Seq
 from mirrormq.kernel import records
+from mirrormq.kernel.cores import QueueCore
+from mirrormq.log.fold import Dropped, encode_epoch
 from mirrormq.mirror.ports import Data, EpochStart
+from mirrormq.sim.mirrorstream import (
+    PERSISTENT,
+    Batch,
+    Key,
+    Live,
+    Record,
+    State,
+    encode,
+    has_publish,
+    key_of,
+    records_of,
+)
 
-PERSISTENT, RESENT = 1, 2
-DROPS = 1
-"""Flag of EPOCH: transient messages are gone."""
+if TYPE_CHECKING:
+    from mirrormq.sim.mirrornode import MirrorNode
 
-_HEAD = struct.Struct("<QQQQIIHBB")
-_RECORD = struct.Struct("<IIBBH")
-_U64 = struct.Struct("<Q")
 _PAIR = struct.Struct("<QQ")
-
-Key = tuple[int, int]
-"""(pid, pseq) of a publish."""
-Record = tuple[int, int, bytes]
-"""(kind, flags, payload)."""
-
-
-class Live(NamedTuple):
-    """A message in a queue."""
-
-    key: Key
-    flags: int
-    epoch: int
-    payload: bytes
-
-
-class Batch(NamedTuple):
-    """A batch in the log."""
-
-    first: int
-    last: int
-    epoch: int
-    data: bytes
-
-
-def publish(key: Key, flags: int, body: bytes = b"") -> Record:
-    """A PUBLISH record."""
-    return records.PUBLISH, flags, _HEAD.pack(1, 0, *key, 0, 0, 2, 0, 0) + b"\0\0" + body
-
-
-def key_of(payload: bytes) -> Key:
-    """Whose publish it is."""
-    _, _, pid, pseq = struct.unpack_from("<QQQQ", payload)
-    return pid, pseq
-
-
-def removal(seqs: Sequence[int]) -> Record:
-    """A REMOVE record."""
-    return records.REMOVE, 0, _U64.pack(0) + b"".join(struct.pack("<QQQ", seq, seq, 1) for seq in seqs)
-
-
-def note(pid: int, pseq: int) -> Record:
-    """A PUBNOTE record: nothing up to this number comes any more."""
-    return records.PUBNOTE, 0, _PAIR.pack(pid, pseq)
-
-
-def removed_by(payload: bytes) -> list[int]:
-    """The seqs of a REMOVE record."""
-    return [first for first, _, _ in struct.iter_unpack("<QQQ", payload[8:])]
-
-
-def records_of(data: Data) -> list[tuple[int, int, int, bytes]]:
-    """(seq, kind, flags, payload) of every record of a batch."""
-    head = records.read_head(data, 0)
-    assert head is not None
-    at, out = records.HEAD_BYTES, []
-    for _ in range(head[4]):
-        size, offset, kind, flags, _ = _RECORD.unpack_from(data, at)
-        at += _RECORD.size
-        out.append((head[3] + offset, kind, flags, bytes(data[at : at + size])))
-        at += size
-    return out
-
-
-class State:
-    """Fold of a record stream."""
-
-    def __init__(self) -> None:
-        self.live: dict[int, Live] = {}
-        self.keys: dict[Key, int] = {}
-        self.rows: dict[int, int] = {}
-        """The highest publish number, by pid."""
-        self.horizon = 0
-        self.dropped: set[Key] = set()
-
-    def clone(self) -> Self:
-        """The same state, changed no more with this one."""
-        other = type(self)()
-        other.live, other.keys = dict(self.live), dict(self.keys)
-        other.rows, other.horizon, other.dropped = dict(self.rows), self.horizon, set(self.dropped)
-        return other
-
-    def insert(self, seq: int, live: Live) -> None:
-        """A message is here."""
-        self.live[seq] = live
-        self.keys[live.key] = seq
-
-    def remove(self, seq: int) -> Live | None:
-        """A message is gone."""
-        live = self.live.pop(seq, None)
-        if live is not None:
-            self.keys.pop(live.key, None)
-        return live
-
-    def apply(self, batch: Batch) -> None:
-        """The next batch of the stream."""
-        for seq, kind, flags, payload in records_of(batch.data):
-            if kind == records.PUBLISH:
-                live = Live(key_of(payload), flags, batch.epoch, payload)
-                self.insert(seq, live)
-                self.rows[live.key[0]] = max(live.key[1], self.rows.get(live.key[0], 0))
-            elif kind == records.REMOVE:
-                for gone in removed_by(payload):
-                    self.remove(gone)
-            elif kind == records.HORIZON:
-                self.horizon = max(self.horizon, _U64.unpack(payload)[0])
-            elif kind == records.PUBNOTE:
-                pid, pseq = _PAIR.unpack(payload)
-                self.rows[pid] = max(pseq, self.rows.get(pid, 0))
-            elif kind == records.EPOCH and flags & DROPS:
-                # The record names them: a copy without old records could not tell which they were.
-                for seq, pid, pseq in struct.iter_unpack("<QQQ", payload):
-                    self.remove(seq)
-                    self.dropped.add((pid, pseq))
-
-    def facts(self) -> tuple[object, ...]:
-        """What must be the same on every in-sync member."""
-        return sorted(self.live.items()), sorted(self.rows.items()), self.horizon, sorted(self.dropped)
+_U64 = struct.Struct("<Q")
 
 
 class CopySnapshot:
@@ -155,20 +49,20 @@ class CopySnapshot:
         self.base = msgspec.msgpack.encode(
             (self.position, epochs, list(state.rows.items()), state.horizon, sorted(state.dropped))
         )
-        self.is_lost = False
+        self.is_lost = self.is_aged = False
         self.is_closed = False
         log.snapshots.append(self)
 
-    def read(self, after: int, max_bytes: int, done: Callable[[list[bytes], int], None]) -> None:
+    def read(self, after: int, most: tuple[int, int], done: Callable[[list[bytes], int], None]) -> None:
         """Batches of one record each: what is sparse has to say where it belongs."""
         batches: list[bytes] = []
         size, reach = 0, self.position
         for seq in sorted(seq for seq in self._state.live if seq > after):
             live = self._state.live[seq]
-            batch = records.encode_batch(
+            batch = encode(
                 self._log.stream_id, live.epoch, seq, 1, [(records.PUBLISH, live.flags, live.payload)]
             )
-            if batches and size + len(batch) > max_bytes:
+            if batches and (size + len(batch) > most[0] or len(batches) == most[1]):
                 reach = seq - 1
                 break
             batches.append(batch)
@@ -195,6 +89,7 @@ class MemoryCopyLog:
         self.stream_id = stream_id
         self.end = self.durable = self.folded = self.copied = self.base = 0
         self.low = 1
+        self.damage: str | None = None
         self.state = State()
         """As of `folded`."""
         self.floor = State()
@@ -239,7 +134,7 @@ class MemoryCopyLog:
     def write(self, *written: Record) -> int:
         """The master appends; returns the first seq."""
         first = self.end + 1
-        data = records.encode_batch(self.stream_id, self.write_epoch, first, 1, list(written))
+        data = encode(self.stream_id, self.write_epoch, first, 1, written)
         self._append(data)
         self.on_batch(data, first, len(written))
         return first
@@ -247,12 +142,14 @@ class MemoryCopyLog:
     def begin_epoch(self, epoch: int, node: str, now: Now, *, drops_transient: bool) -> None:  # noqa: ARG002
         """Append EPOCH."""
         self.write_epoch = epoch
-        if drops_transient:
-            lost = [(seq, *live.key) for seq, live in sorted(self.whole_state().live.items())
-                    if not live.flags & PERSISTENT]  # fmt: skip
-            self.write((records.EPOCH, DROPS, b"".join(struct.pack("<QQQ", *one) for one in lost)))
-        else:
-            self.write((records.EPOCH, 0, node.encode()))
+        lost = [(seq, live.key) for seq, live in sorted(self.whole_state().live.items())
+                if drops_transient and not live.flags & PERSISTENT]  # fmt: skip
+        seqs = [(seq, seq) for seq, _ in lost]
+        numbers = [(pid | records.PID_OF_LETTERS, [(pseq, pseq)]) for _, (pid, pseq) in lost]
+        self.write((records.EPOCH, *encode_epoch(node, Dropped(seqs, numbers))))
+
+    def resign(self) -> None:
+        """Whoever appends knows."""
 
     def adopt(self, batch: Data, now: Now) -> None:  # noqa: ARG002
         """Append a batch of the master's."""
@@ -308,6 +205,34 @@ class MemoryCopyLog:
 
         self.defer(answer)
 
+    @property
+    def own(self) -> "OwnLog":
+        """What `MirroredLog` writes to."""
+        return OwnLog(self, self.whole_state().horizon)
+
+    @property
+    def kept(self) -> int:
+        """What a crash does not take."""
+        return self.durable
+
+    def has(self, key: Key, seq: int) -> bool:
+        """Whether a publish is here, or was and is removed."""
+        if seq < self.low:
+            # Below the floor what is not live was removed by something committed.
+            live = self.floor.live.get(seq)
+            return live is not None and live.key == key
+        return has_publish(self.batches, key, seq)
+
+    def fill(self, core: QueueCore, done: Callable[[str | None], None], *, is_restarted: bool) -> None:
+        """Nothing has to be read."""
+        del core, is_restarted
+        done(None)
+
+    def lose_pins(self) -> None:
+        """Whatever is held is given up."""
+        for snapshot in self.snapshots:
+            snapshot.is_lost = True
+
     def has_live_upto(self, seq: int) -> bool:
         """Whether any record up to here is live."""
         return any(one <= seq for one in self.state.live)
@@ -340,6 +265,12 @@ class MemoryCopyLog:
         if not self.base:
             self.on_copied()
             self._finished_ops = len(self._ops)
+
+    def reset(self, now: Now) -> None:  # noqa: ARG002
+        """Give up everything."""
+        base = msgspec.msgpack.encode((0, [], [], 0, []))
+        self._do(("base", base, 0, b""))
+        self._cap(0)
 
     # --- the disk ---
 
@@ -456,6 +387,88 @@ class MemoryCopyLog:
         self._ops = [("add", batch.data) for batch in self.batches]
         self._flushed_ops = len(flushed)
         self._finished_ops = 0
+
+
+class OwnLog:
+    """What `MirroredLog` writes to; this queue writes its publishes and removals itself."""
+
+    def __init__(self, log: "MemoryCopyLog", horizon: int) -> None:
+        self.log = log
+        self.horizon = horizon
+        self.last_wall = 0
+        self.on_progress: Callable[[], None] = lambda: None
+        self.deliverable = 0
+
+    @property
+    def end(self) -> Seq:
+        """Seq of the last record."""
+        return Seq(self.log.end)
+
+    @property
+    def durable(self) -> Seq:
+        """Flushed here."""
+        return Seq(self.log.durable)
+
+    def append(self, core: QueueCore, count: int, now: Now) -> Seq:
+        """Not this way."""
+        raise NotImplementedError
+
+    def settle(self, core: QueueCore, now: Now) -> None:
+        """Not this way."""
+        raise NotImplementedError
+
+    def purge(self, held: Sequence[int], now: Now) -> None:
+        """Not this way."""
+        raise NotImplementedError
+
+    def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
+        """Not this way."""
+        raise NotImplementedError
+
+    def reach(self, seq: int, ahead: int, now: Now) -> None:  # noqa: ARG002
+        """Write a horizon."""
+        if self.horizon < seq:
+            self.horizon = seq + ahead
+            self.log.write((records.HORIZON, 0, _U64.pack(self.horizon)))
+
+
+class MemoryStore:
+    """What one process of a node has in logs of this kind."""
+
+    def __init__(self, node: "MirrorNode", logs: dict[int, MemoryCopyLog] | None = None) -> None:
+        self.node = node
+        self.logs = logs or {}
+
+    def open(self, queue: int) -> MemoryCopyLog:
+        """The copy of a queue, empty if there is none."""
+        log = self.logs.get(queue)
+        if log is None:
+            log = self.logs[queue] = self.node.world.copy_log_class(queue)
+            log.on_copied = self._copied
+        log.defer = self.node.world.deferrer(self.node)
+        return log
+
+    def _copied(self) -> None:
+        self.node.world.stats.copies += 1
+
+    def end_pass(self) -> None:
+        """Flushes begin."""
+        for log in self.logs.values():
+            if log.begin_flush():
+                self.node.world.flush(self.node, log)
+
+    def tick(self) -> None:
+        """Time has passed."""
+
+    def crashed(self, rng: random.Random, *, lose_all: bool, lose_nothing: bool) -> "MemoryStore":
+        """What the next process finds."""
+
+        def keep(most: int) -> int:
+            if lose_all or most == 0:
+                return 0
+            return most if lose_nothing or rng.random() < 0.3 else rng.randint(0, most)
+
+        return MemoryStore(self.node, {queue: log.crashed(keep) for queue, log in self.logs.items()})
 
 
 def _nobody(batch: Data, first: int, count: int) -> None:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from mirrormq.kernel import records
-from mirrormq.sim.memorylog import Key, MemoryCopyLog, key_of, records_of, removed_by
+from mirrormq.sim.mirrorstream import Key, key_of, records_of, removed_by
 from mirrormq.sim.model import Violation
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Checker:
     def _members_have(self, queue: int, durable: int) -> None:
         for entry in self.world.store.views[queue].members:
             log = self.world.nodes[entry.node].logs.get(queue)
-            if log is None or log.durable < durable:
+            if log is None or log.kept < durable:
                 raise Violation(f"I8: {durable} is not flushed by {entry.node}")
 
     def members(self, view: "SimView") -> None:
@@ -178,9 +178,9 @@ class Checker:
             log = node.logs.get(view.id)
             is_same = node.is_up and node.is_registered and node.start_no == entry.start
             if persistent:
-                if log is None or log.durable < seq or not has(log, key, seq):
+                if log is None or log.kept < seq or not log.has(key, seq):
                     raise Violation(f"I2: {key} at {seq} is confirmed and missing on {entry.node}")
-            elif is_same and not entry.is_restarted and (log is None or not has(log, key, seq)):
+            elif is_same and not entry.is_restarted and (log is None or not log.has(key, seq)):
                 raise Violation(f"I8: {key} at {seq} is confirmed and not received by {entry.node}")
 
     def final(self) -> None:
@@ -206,16 +206,3 @@ class Checker:
                 states.append(log.state.facts())
         if any(state != states[0] for state in states):
             raise Violation(f"I11: members of queue {view.id} differ")
-
-
-def has(log: MemoryCopyLog, key: Key, seq: int) -> bool:
-    """Whether a publish is in a log, or was and is removed there."""
-    if seq < log.low:
-        # Below the floor what is not live was removed by something committed.
-        live = log.floor.live.get(seq)
-        return live is not None and live.key == key
-    at = bisect_left(log.batches, seq, key=lambda batch: batch.last)
-    return at < len(log.batches) and any(
-        (one, kind) == (seq, records.PUBLISH) and key_of(payload) == key
-        for one, kind, _, payload in records_of(log.batches[at].data)
-    )

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mirrormq.sim.memorylog import Key
 from mirrormq.sim.mirrorstore import SimView
+from mirrormq.sim.mirrorstream import Key
 
 if TYPE_CHECKING:
     from mirrormq.sim.mirrornode import MirrorNode, SimQueue

@@ -32,6 +32,7 @@ class Faults:
             self._lose_pins: 1,
             self._transfer: 2,
             self._demote: 1,
+            self._synchronise: 1,
             self._delay: 1,
             self._mend: 6,
         }
@@ -147,8 +148,7 @@ class Faults:
         """Snapshots that held too much are given up."""
         for node in self.world.nodes.values():
             for log in node.logs.values():
-                for snapshot in log.snapshots:
-                    snapshot.is_lost = True
+                log.lose_pins()
 
     def _transfer(self) -> None:
         world = self.world
@@ -159,6 +159,15 @@ class Faults:
             if node.mirrors.transfer(view.id, to, node.now):
                 world.say(f"transfer {view.id} to {to}")
                 world.soon(node)
+
+    def _synchronise(self) -> None:
+        """An operator wants old records copied, or thinks better of it."""
+        world = self.world
+        view = world.store.views[world.rng.choice(world.queue_ids)]
+        node = world.nodes.get(view.master)
+        if node is not None and node.mirrors is not None and node.is_running:
+            node.mirrors.synchronise(view.id, wanted=world.rng.random() < 0.6)
+            world.soon(node)
 
     def _demote(self) -> None:
         """A spurious removal, as an operator's policy may ask for."""

@@ -5,70 +5,29 @@ at the marks, delivers at the marks, and sends unconfirmed publishes again in th
 """
 
 import random
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mirrormq.base.types import Now, Seq
+from mirrormq.base.types import Now
 from mirrormq.kernel import records
-from mirrormq.kernel.cores import QueueCore
+from mirrormq.kernel.cores import QueueCore, Worklist
+from mirrormq.kernel.index import Graveyard
 from mirrormq.mirror.mirroredlog import MirroredLog
 from mirrormq.mirror.ports import Data
 from mirrormq.mirror.views import Change
-from mirrormq.sim.memorylog import PERSISTENT, RESENT, Key, MemoryCopyLog, note, publish, removal
+from mirrormq.sim.memorylog import MemoryCopyLog, MemoryStore
 from mirrormq.sim.mirrorclients import Home
+from mirrormq.sim.mirrordisk import DiskStore, SimDiskCopy
 from mirrormq.sim.mirrorstore import SimView
+from mirrormq.sim.mirrorstream import PERSISTENT, RESENT, Key, State, note, publish, removal
+from mirrormq.sim.model import Violation
 
 if TYPE_CHECKING:
     from mirrormq.mirror.mirrors import Mirrors
     from mirrormq.sim.mirrorworld import MirrorWorld
 
 PREFETCH = 12
-_U64 = struct.Struct("<Q")
-
-
-class OwnLog:
-    """What `MirroredLog` writes to; this queue writes its publishes and removals itself."""
-
-    def __init__(self, log: MemoryCopyLog, horizon: int) -> None:
-        self.log = log
-        self.horizon = horizon
-        self.last_wall = 0
-        self.on_progress: Callable[[], None] = lambda: None
-        self.deliverable = 0
-
-    @property
-    def end(self) -> Seq:
-        """Seq of the last record."""
-        return Seq(self.log.end)
-
-    @property
-    def durable(self) -> Seq:
-        """Flushed here."""
-        return Seq(self.log.durable)
-
-    def append(self, core: QueueCore, count: int, now: Now) -> Seq:
-        """Not this way."""
-        raise NotImplementedError
-
-    def settle(self, core: QueueCore, now: Now) -> None:
-        """Not this way."""
-        raise NotImplementedError
-
-    def purge(self, held: Sequence[int], now: Now) -> None:
-        """Not this way."""
-        raise NotImplementedError
-
-    def requeue(self, counts: Sequence[tuple[int, int]], now: Now) -> None:
-        """Not this way."""
-        raise NotImplementedError
-
-    def reach(self, seq: int, ahead: int, now: Now) -> None:  # noqa: ARG002
-        """Write a horizon."""
-        if self.horizon < seq:
-            self.horizon = seq + ahead
-            self.log.write((records.HORIZON, 0, _U64.pack(self.horizon)))
 
 
 class SimQueue:
@@ -82,13 +41,9 @@ class SimQueue:
         assert node.mirrors is not None
         self.copy = node.mirrors.copies[view.id]
         self.raw = node.logs[view.id]
-        self.state = self.raw.whole_state()
-        self.state.live = dict(sorted(self.state.live.items()))
-        self.log: MirroredLog = self.world.log_class(
-            self.copy, OwnLog(self.raw, self.state.horizon), lambda: node.has_lease
-        )
-        self.redelivered_upto = self.world.redelivered_upto(self.state.horizon, self.raw.end)
-        self.applied = self.raw.end
+        self.state = State()
+        self.is_filled = False
+        self.applied = self.redelivered_upto = 0
         self.delivered: set[int] = set()
         self.unacked: dict[int, Key] = {}
         self.waiting: list[tuple[int, Key, bool, str]] = []
@@ -96,9 +51,24 @@ class SimQueue:
         self.seen_durable = self.raw.folded
         self.safe = 0
         """What was durable while there were enough members."""
+        core = QueueCore(Worklist(), Graveyard(), None, 0)
+        self.raw.fill(core, self._filled, is_restarted=view.drops_transient)
+        # What was just read may have been followed by EPOCH.
+        self.log: MirroredLog = self.world.log_class(self.copy, self.raw.own, lambda: node.has_lease)
+
+    def _filled(self, error: str | None) -> None:
+        if error is not None:
+            raise Violation(f"a promoted queue cannot be filled: {error}")
+        self.is_filled = True
+        self.state = self.raw.whole_state()
+        self.state.live = dict(sorted(self.state.live.items()))
+        self.redelivered_upto = self.world.redelivered_upto(self.state.horizon, self.raw.end)
+        self.applied = self.raw.end
 
     def publish(self, home: str, key: Key, *, persistent: bool, is_resent: bool) -> None:
         """A publish comes from a home node: once, in order, or not at all."""
+        if not self.is_filled:
+            return
         pid, pseq = key
         last = self.state.rows.get(pid, 0)
         if pseq <= last:
@@ -114,7 +84,7 @@ class SimQueue:
 
     def abandoned(self, pid: int, first: int, last: int) -> None:
         """A home node does not have these publishes any more."""
-        if self.state.rows.get(pid, 0) == first - 1 and self.log.may_publish:
+        if self.is_filled and self.state.rows.get(pid, 0) == first - 1 and self.log.may_publish:
             self.log.touch(self.node.now)
             self.raw.write(note(pid, last))
             self._applied()
@@ -153,7 +123,7 @@ class SimQueue:
     def turn(self) -> None:
         """Confirm and deliver what the marks allow."""
         checker = self.world.checker
-        if self.copy.master is None:
+        if self.copy.master is None or not self.is_filled:
             return
         self._applied()
         durable, received = self.log.durable, self.log.received
@@ -165,7 +135,7 @@ class SimQueue:
             left = []
             for item in self.waiting:
                 position, key, persistent, home = item
-                if position <= (durable if persistent else max(received, durable)):
+                if position <= (durable if persistent else received):
                     if key in self.state.dropped:
                         self.world.clients.answer(self.node, home, key)
                     else:
@@ -205,13 +175,15 @@ class SimQueue:
 
 
 class MirrorNode:
-    """One node; what survives a crash are `logs` and `start`."""
+    """One node; what survives a crash are its logs and the number of its start."""
 
     def __init__(self, world: "MirrorWorld", name: str) -> None:
         self.world = world
         self.name = name
         self.start_no = 0
-        self.logs: dict[int, MemoryCopyLog] = {}
+        self.flush_us = 2_000
+        self.store: MemoryStore | DiskStore = world.make_store(self)
+        """What survives a crash, beside `start_no`."""
         self.is_up = False
         self.mirrors: Mirrors | None = None
         self.paused_until = self.paused_since = 0
@@ -224,8 +196,12 @@ class MirrorNode:
         self.queues: dict[int, SimQueue] = {}
         self.homes: dict[int, Home] = {}
         self.proposals: list[tuple[Change, Callable[[bool], None]]] = []
-        self.flush_us = 2_000
         self.is_waking = False
+
+    @property
+    def logs(self) -> "Mapping[int, MemoryCopyLog | SimDiskCopy]":
+        """The copies of queues."""
+        return self.store.logs
 
     @property
     def now(self) -> Now:
@@ -252,21 +228,17 @@ class MirrorNode:
 
     def crash(self, rng: random.Random, *, lose_all: bool = False, lose_nothing: bool = False) -> None:
         """The process is gone, and with it what the disk has not taken."""
-
-        def keep(most: int) -> int:
-            if lose_all or most == 0:
-                return 0
-            return most if lose_nothing or rng.random() < 0.3 else rng.randint(0, most)
-
         self.is_up, self.mirrors = False, None
-        self.logs = {queue: log.crashed(keep) for queue, log in self.logs.items()}
+        self.store = self.store.crashed(rng, lose_all=lose_all, lose_nothing=lose_nothing)
 
     def join(self) -> None:
         """Registered: take part."""
         self.is_registered = True
         self.mirrors = self.world.mirrors_class(self.name, self.start_no, self, self.now)
         for number, queue in enumerate(self.world.queue_ids):
-            pid = (self.world.number_of(self.name) << 40) | (self.start_no << 8) | number
+            pid = (
+                records.PID_OF_HOMES | (self.world.number_of(self.name) << 40) | (self.start_no << 8) | number
+            )
             self.homes[queue] = Home(pid, queue)
 
     # --- what mirroring needs ---
@@ -292,12 +264,8 @@ class MirrorNode:
     def apply_view(self, view: SimView) -> None:
         """Hear of one view."""
         assert self.mirrors is not None
-        log = self.logs.get(view.id)
-        if log is None:
-            log = self.logs[view.id] = self.world.make_log(view.id)
+        log = self.store.open(view.id)
         copy = self.mirrors.view_changed(view, log, self.now, self.world.options[view.id])
-        log.defer = self.world.deferrer(self)
-        log.held_from = copy.held_from
         queue = self.queues.get(view.id)
         if copy.master is None:
             self.queues.pop(view.id, None)
@@ -321,7 +289,5 @@ class MirrorNode:
             if before == [log.end for log in self.logs.values()]:
                 break
         mirrors.events.clear()
-        for log in self.logs.values():
-            if log.begin_flush():
-                self.world.flush(self, log)
+        self.store.end_pass()
         self.world.checker.node(self)

@@ -4,7 +4,9 @@ Each is a subclass of the shipped code that gets one thing wrong; the shipped co
 are gross bugs the random slice must find; the others belong to directed schedules (tests/sim).
 """
 
-from mirrormq.base.types import Now
+from mirrormq.base.types import Now, Seq
+from mirrormq.log.copybase import Copying
+from mirrormq.log.durable import DurableLog
 from mirrormq.mirror.frames import COMPLETE, Report
 from mirrormq.mirror.master import Master
 from mirrormq.mirror.member import Member
@@ -13,6 +15,7 @@ from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.source import Stream
 from mirrormq.mirror.views import entry_of
 from mirrormq.sim.memorylog import CopySnapshot, MemoryCopyLog
+from mirrormq.sim.mirrordisk import SimDiskCopy
 from mirrormq.sim.mirrorstore import ViewStore
 from mirrormq.sim.mirrorworld import MirrorWorld
 
@@ -289,6 +292,18 @@ class DeliversBeforeReceived(MirrorWorld):
     log_class = _EarlyLog
 
 
+class _UnleasedLog(MirroredLog):
+    @property
+    def received(self) -> Seq:
+        return Seq(max(super().received, self.durable))
+
+
+class ConfirmsTransientByFlush(MirrorWorld):
+    """F11: confirms what is not persistent by the durable mark, with or without a lease."""
+
+    log_class = _UnleasedLog
+
+
 class DeliversWithoutLease(MirrorWorld):
     """F12, F13: delivers although its lease is over."""
 
@@ -325,10 +340,68 @@ class _UnpinnedLog(MemoryCopyLog):
         super().compact(upto)
 
 
+class _UnpinnedCopy(SimDiskCopy):
+    def compact(self, upto: int) -> None:
+        self.copy.held_from = lambda: 1 << 62
+        self.lose_pins()
+        super().compact(upto)
+
+
 class HoldsNothing(MirrorWorld):
     """F14: gives up records that a learner has not got yet."""
 
     copy_log_class = _UnpinnedLog
+    disk_copy_class = _UnpinnedCopy
+
+
+class _HastyCopy(SimDiskCopy):
+    """Waits for no checkpoint."""
+
+    def _finish(self, copying: Copying) -> None:
+        super()._finish(copying)
+        self.copy.copying = None
+        log = self.copy.log
+        log.end = log.flushed = self.copy.committed.end
+        log.epoch, log.published, log.written = (
+            self.copy.committed.epoch,
+            self.copy.committed.published,
+            self.copy.committed.written,
+        )
+        self.on_flushed()
+
+
+class CopiesBeforeFlush(MirrorWorld):
+    """A full copy counts when its last record has come, not when it is flushed."""
+
+    disk_copy_class = _HastyCopy
+
+
+class _HollowCopy(SimDiskCopy):
+    @property
+    def is_complete(self) -> bool:
+        return self.copy.copying is None
+
+    @property
+    def base(self) -> int:
+        return self.copy.copying.k0 if self.copy.copying is not None else 0
+
+
+class CountsHollowCopies(MirrorWorld):
+    """A copy that follows the log without its old records says that it is complete."""
+
+    disk_copy_class = _HollowCopy
+
+
+class _TimelessLog(DurableLog):
+    def cut(self, end: int, published: int, written: int) -> None:
+        super().cut(end, published, written)
+        self._life_ends.clear()
+
+
+class CountsOldFlushes(MirrorWorld):
+    """A flush that began before records were given up counts for those that took their place."""
+
+    durable_log_class = _TimelessLog
 
 
 PLANTED: dict[str, type[MirrorWorld]] = {

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from mirrormq.base import limits
+from mirrormq.log.durable import DurableLog
 from mirrormq.mirror import views
 from mirrormq.mirror.mirroredlog import MirroredLog
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.ports import Options
 from mirrormq.mirror.views import Change
-from mirrormq.sim.memorylog import MemoryCopyLog
+from mirrormq.sim.memorylog import MemoryCopyLog, MemoryStore
 from mirrormq.sim.mirrorcheck import Checker
 from mirrormq.sim.mirrorclients import WINDOW, Clients
+from mirrormq.sim.mirrordisk import DiskStore, NodeDisk, SimDiskCopy
 from mirrormq.sim.mirrorfaults import Faults
 from mirrormq.sim.mirrornode import MirrorNode
 from mirrormq.sim.mirrorstore import SimView, ViewStore
@@ -43,6 +45,20 @@ SMALL_LIMITS: dict[str, tuple[int, ...]] = {
     "mirror_proposals_max": (1, 64),
     "mirror_slice_queues": (1, 200),
     "mirror_early_max": (1, 20_000),
+    "journal_file_bytes": (1_000, 3_000, 40_000),
+    "journal_files_max": (1, 2, 4),
+    "segment_bytes_min": (500, 4_000),
+    "segment_bytes_max": (4_000, 32_000),
+    "segment_dead_bytes_max": (300, 5_000),
+    "place_bytes_min": (100, 2_000),
+    "index_mark_bytes": (300, 4_000),
+    "recycle_slice_bytes": (300, 4_000),
+    "recovery_slice_bytes": (300, 4_000),
+    "range_slice_bytes": (300, 4_000),
+    "recent_bytes_max": (1, 1_000, 1 << 20),
+    "copy_mark_bytes": (1, 500, 1 << 20),
+    "copy_read_bytes": (200, 2_000),
+    "copy_hold_bytes_max": (4_000, 20_000, 1 << 30),
 }
 
 
@@ -92,7 +108,11 @@ class MirrorWorld:
     mirrors_class: type[Mirrors] = Mirrors
     log_class: type[MirroredLog] = MirroredLog
     store_class: type[ViewStore] = ViewStore
+    is_on_disk = True
+    """Whether copies are the shipped ones on simulated disks, or stand-ins in memory."""
     copy_log_class: type[MemoryCopyLog] = MemoryCopyLog
+    disk_copy_class: type[SimDiskCopy] = SimDiskCopy
+    durable_log_class: type[DurableLog] = DurableLog
     needs_lease = True
     waits_for_lease = True
 
@@ -179,14 +199,9 @@ class MirrorWorld:
         """A node as a number."""
         return int(name[1:])
 
-    def make_log(self, queue: int) -> MemoryCopyLog:
-        """An empty copy."""
-        log = self.copy_log_class(queue)
-        log.on_copied = self._copied
-        return log
-
-    def _copied(self) -> None:
-        self.stats.copies += 1
+    def make_store(self, node: MirrorNode) -> MemoryStore | DiskStore:
+        """The disk of a new node."""
+        return DiskStore(node, NodeDisk(node), {}) if self.is_on_disk else MemoryStore(node)
 
     def form(self) -> None:
         """Start all nodes and make the queues."""
@@ -242,6 +257,7 @@ class MirrorWorld:
         for other in self.nodes:
             if other != node.name:
                 self._watch_link(node, other)
+        node.store.tick()
         node.mirrors.tick(node.now)
         # At once: what was committed in this tick must not be lost on the checker by a crash.
         self._pass(node)
@@ -377,6 +393,18 @@ class MirrorWorld:
                 self.soon(node)
 
         self.at(self.now + 1 + self.rng.randrange(node.flush_us), done)
+
+    def later(self, node: MirrorNode, do: Callable[[], None]) -> None:
+        """Have a read of a node end, at once or after a while, but never before the caller is done."""
+        start = node.start_no
+        wait = self.rng.randrange(5 * MS) if self.rng.random() < self.deferring else 0
+
+        def answer() -> None:
+            if node.is_up and node.start_no == start:
+                do()
+                self.soon(node)
+
+        self.at(self.now + wait, answer)
 
     def deferrer(self, node: MirrorNode) -> Callable[[Callable[[], None]], None]:
         """When reads of a node are done."""

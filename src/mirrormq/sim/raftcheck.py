@@ -86,7 +86,7 @@ class Checker:
             seen.led_term = raft.term
             self._check_leader(node, raft)
         self._check_removed(node)
-        self._check_leases()
+        self._check_leases(node)
 
     def _check_removed(self, node: Checked) -> None:
         """Who is told that it was removed was removed: a configuration without it is committed there."""
@@ -137,6 +137,8 @@ class Checker:
 
     def _check_applied(self, node: Checked, raft: Raft, seen: _Seen) -> None:
         seen.applied += node.take_applied()
+        if not seen.applied:
+            return
         # With one voter what is applied may still be lost: it counts when it is durable.
         durable = [one for one in seen.applied if one[0] <= raft.durable_index]
         seen.applied = [one for one in seen.applied if one[0] > raft.durable_index]
@@ -144,27 +146,32 @@ class Checker:
             if self.chains.setdefault(index, chain) != chain:
                 raise Violation(f"{node.name}: another state after entry {index}")
 
-    def _check_leases(self) -> None:
-        """What the newest leader says is over is over."""
-        leading = [one for one in self._nodes.values() if one.raft is not None and one.raft.is_leader]
-        if not leading:
+    def _check_leases(self, looked_at: Checked) -> None:
+        """What the newest leader says is over is over.
+
+        Either side acts on it in its own passes only: after one of the leader all others are looked at, after
+        one of another node that node.
+        """
+        leader, term = self._newest_leader()
+        # One of an older term is deposed without knowing it: nothing it says can be committed.
+        if leader is None or leader.raft is None or term < max(self.leaders, default=0):
             return
-        leader = max(leading, key=_term_of)
-        assert leader.raft is not None
-        if leader.raft.term < max(self.leaders, default=0):
-            # Deposed without knowing it: nothing it says can be committed.
-            return
-        for node in self._nodes.values():
-            if node is leader or node.raft is None:
+        for node in self._nodes.values() if looked_at is leader else (looked_at,):
+            raft = node.raft
+            if node is leader or raft is None:
                 continue
-            until = node.raft.lease_until(node.mono)
-            if until > node.mono and leader.raft.lease_over(node.name, leader.mono, node.identity.start):
+            mono = node.mono
+            until = raft.lease_until(mono)
+            if until > mono and leader.raft.lease_over(node.name, leader.mono, node.identity.start):
                 raise Violation(
-                    f"{leader.name} (term {leader.raft.term}) says the lease of {node.name} is over,"
-                    f" which has {until - node.mono} us left in term {node.raft.term}"
+                    f"{leader.name} (term {term}) says the lease of {node.name} is over,"
+                    f" which has {until - mono} us left in term {raft.term}"
                 )
 
-
-def _term_of(node: Checked) -> int:
-    assert node.raft is not None
-    return node.raft.term
+    def _newest_leader(self) -> tuple[Checked | None, int]:
+        leader, term = None, -1
+        for one in self._nodes.values():
+            raft = one.raft
+            if raft is not None and raft.term > term and raft.is_leader:
+                leader, term = one, raft.term
+        return leader, term

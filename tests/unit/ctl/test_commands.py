@@ -76,6 +76,8 @@ CHANGES = [
         "add_vhost",
         {"name": "v", "description": "d", "tags": ["a", "b"]},
     ),
+    ("add_vhost v --mirror-of west", "add_vhost", {"name": "v", "mirror_of": "west"}),
+    ("promote_mirror v", "promote_mirror", {"name": "v"}),
     ("delete_vhost v", "delete_vhost", {"name": "v"}),
     ("add_user u p", "add_user", {"name": "u", "password": "p"}),
     ("delete_user u", "delete_user", {"name": "u"}),

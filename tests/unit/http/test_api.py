@@ -260,6 +260,17 @@ async def test_putting_something_new_is_201_and_changing_it_204(api: Api, kit: A
         assert (await api.call("DELETE", path))[0] == 404, path
 
 
+async def test_a_mirror_of_another_cluster_is_shown_as_such_until_it_is_promoted(api: Api) -> None:
+    assert (await api.put("vhosts/m", {"mirror_of": "west"}))[0] == 201
+    assert (await api.call("GET", "vhosts/m"))[1]["mirror_of"] == "west"
+    assert (await api.put("vhosts/m", {"description": "new"}))[0] == 204
+    assert (await api.call("GET", "vhosts/m"))[1]["mirror_of"] == "west"
+    assert (await api.call("POST", "vhosts/m/promote"))[0] == 204
+    assert (await api.call("GET", "vhosts/m"))[1]["mirror_of"] == ""
+    assert (await api.call("POST", "vhosts/m/promote"))[0] == 400
+    assert (await api.put("vhosts/m", {"mirror_of": "west"}))[0] == 400
+
+
 async def test_names_with_slashes_and_blanks_work_in_paths(api: Api) -> None:
     assert (await api.put("vhosts/a%2Fb%20c"))[0] == 201
     assert (await api.put("queues/a%2Fb%20c/q%2F1%25"))[0] == 201

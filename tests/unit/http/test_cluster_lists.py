@@ -276,7 +276,7 @@ async def test_the_overview_counts_all_nodes(cluster: ClusterKit, api: Asked) ->
         "connections": 4,
         "channels": 4,
         "consumers": 1,
-        "exchanges": 7,
+        "exchanges": 8,
         "queues": 3,
     }
     assert [row["node"] for row in found["listeners"]] == ["home", "master", "third"]

@@ -95,6 +95,22 @@ def test_routes_are_asked_for_once_until_the_memo_is_cleared():
     assert asked == [b"a", b"b", b"a"]
 
 
+def test_a_message_whose_content_comes_after_a_change_of_the_topology_takes_the_new_route():
+    kit = Kit()
+    old, new = kit.queue(b"old"), kit.queue(b"new")
+    targets = [old]
+    kit.reader.memo = RouteMemo(lambda exchange, key: Route(exchange, key, targets[-1:], True))
+    whole = publish(b"a", b"body")
+    for cut in range(len(publish_method(b"a")), len(whole)):
+        targets.append(old)
+        kit.reader.memo.clear()
+        kit.feed(whole[:cut])
+        targets.append(new)
+        kit.reader.memo.clear()
+        kit.feed(whole[cut:] + whole)
+    assert (old.pending, new.pending) == (0, 2 * (len(whole) - len(publish_method(b"a"))))
+
+
 def test_confirm_numbers_count_in_both_lanes_and_barriers_name_the_queues():
     kit = Kit()
     kit.channel.confirm = True

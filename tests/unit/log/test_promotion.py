@@ -1,12 +1,13 @@
 """A copy becomes a queue that is what recovery would have made of the same records, and back again."""
 
+import msgspec
 import pytest
 
 from mirrormq.base import limits
 from mirrormq.kernel import records
 from mirrormq.kernel.message import Message
 from mirrormq.log import checkpoint, journal
-from mirrormq.log.copybase import Copying, Source
+from mirrormq.log.copybase import Base, Copying, Source
 from mirrormq.log.copylog import CopyLog, NotFollowing
 from tests.support.copykit import HOME, QUEUE, CopyNode, Expected, Maker, collect, new_core, state_of
 from tests.support.kernelkit import NO_PROPERTIES, PERSISTENT
@@ -288,7 +289,7 @@ def copy_all(source, target, *, repin_at=None, between=None, on_step=None):
             pinned = Source(source.copy)
             copying.load_base(pinned.base)
         answers = []
-        pinned.read(copying.position, 1_500, collect(answers), read=source.read)
+        pinned.read(copying.position, (1_500, 4_096), collect(answers), read=source.read)
         while not answers and source.answer_reads():
             pass
         [(pieces, position, error)] = answers
@@ -428,3 +429,67 @@ def test_transient_and_persistent_messages_of_a_copy_are_both_served_by_an_uncha
     node.copy.adopt(batch, node.now)
     node.run()
     assert [seq for seq, _, _ in node.messages(node.promote())] == [1, 2]
+
+
+def test_a_note_of_a_full_copy_in_a_file_that_is_kept_for_another_queue_counts_once():
+    source, batches = copied(12, 60, folded=1.0)
+    source.copy.fold(source.copy.end, source.now)
+    other = QUEUE + 1
+    target = CopyNode(mirrored=(QUEUE, other))
+    target.copies[other].adopt(Maker(3, other).publishes(1, 1, 3), target.now)
+    copy_all(source, target)
+    maker = Maker(13)
+    maker.numbers[HOME] = 10_000
+    for _ in range(150):
+        batches.append(maker.publishes(target.copy.end + 1, 1, 3))
+        target.copy.adopt(batches[-1], target.now)
+        target.run()
+        target.copy.fold(target.copy.end, target.now)
+        target.tick()
+    assert target.recycler.kept, "uncertain records of the other queue lie where the copy began"
+    assert target.log.begins == (0, 0)
+    again = CopyNode(target.disk.crash(lambda n: 0), mirrored=(QUEUE, other))
+    assert again.damage == {QUEUE: None, other: None}
+    again.copy.fold(again.copy.end, again.now)
+    assert state_of(again.copy.committed) == Expected(batches).state()
+
+
+def test_a_file_of_a_copy_that_was_given_up_is_not_flushed_after_it_is_gone():
+    source, _ = copied(14, 60, folded=1.0)
+    source.copy.fold(source.copy.end, source.now)
+    target = CopyNode()
+    # The step that flushes the first takes the files of the second away when the third has begun.
+    for _ in range(3):
+        pinned = Source(source.copy)
+        copying = Copying(target.copy, target.recycler, target.now)
+        copying.load_base(pinned.base)
+        while copying.position < copying.k0:
+            answers = []
+            pinned.read(copying.position, (1_500, 4_096), collect(answers), read=source.read)
+            while not answers and source.answer_reads():
+                pass
+            copying.take(*answers[0][:2])
+        done = []
+        copying.finish(done.append)
+    target.run()
+    assert done == [None]
+    assert state_of(target.copy.committed) == state_of(source.copy.committed)
+
+
+def test_a_copy_does_not_go_on_with_a_base_that_wants_records_it_has_passed():
+    source, _ = copied(15, 60, folded=1.0)
+    source.copy.fold(source.copy.end, source.now)
+    target = CopyNode()
+    pinned = Source(source.copy)
+    copying = Copying(target.copy, target.recycler, target.now)
+    copying.load_base(pinned.base)
+    answers = []
+    pinned.read(0, (500, 4_096), collect(answers), read=source.read)
+    while not answers and source.answer_reads():
+        pass
+    copying.take(*answers[0][:2])
+    base = msgspec.msgpack.decode(pinned.base, type=Base)
+    low = min(base.low, copying.position + 1)
+    copying.load_base(msgspec.msgpack.encode(msgspec.structs.replace(base, low=low)))
+    with pytest.raises(NotFollowing):
+        copying.load_base(msgspec.msgpack.encode(msgspec.structs.replace(base, low=low - 1)))

@@ -253,7 +253,7 @@ def test_any_sequence_of_policies_converges_without_fewer_copies_on_the_way(
     for number, (found, flaky, patience) in enumerate(phases):
         is_last = number == len(phases) - 1
         if not is_last and state.views["/", "q"].master != flaky:
-            must(state, c.NodeDead(flaky, 1))
+            must(state, c.NodeDead(flaky, 1, returns=state.nodes[flaky].returns))
         for _ in range(40 if is_last else patience):
             converge(state, found)
         must(state, c.NodeReturned(flaky, 1))

@@ -247,7 +247,7 @@ def test_deleting_a_queue_takes_a_whole_chain_of_auto_delete_exchanges(state: Me
         declare_exchange(state, f"x{at}", auto_delete=True)
         must(state, c.Bind(to_exchange(f"x{at}", f"x{at - 1}") if at else to_queue("x0", "q")))
     must(state, c.DeleteQueue("/", "q"))
-    assert len(state.exchanges) == 7
+    assert len(state.exchanges) == 8
     assert not state.bindings
 
 

@@ -233,6 +233,15 @@ def test_where_the_policy_prefers_service_the_oldest_learner_takes_over_and_it_i
     assert (view_of(state).losses, view_of(state).last_in_sync) == (1, ())
 
 
+def test_no_queue_goes_to_a_node_on_its_way_out(state: MetaState) -> None:
+    policy(state, ha_promote_on_failure="always")
+    with_learners(state, "b", "c")
+    must(state, c.NodeDead("a", 1, departed=("b", "c")))
+    assert view_of(state).losses == 0
+    must(state, c.PromoteRestarted("a", 1, departed=("b",)))
+    assert (members(state), view_of(state).losses) == (["c"], 1)
+
+
 def test_the_defaults_travel_with_the_command(state: MetaState) -> None:
     policy(state)
     with_learners(state, "b")

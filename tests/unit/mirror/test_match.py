@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from mirrormq.base.types import Now
 from mirrormq.mirror.frames import Hello
 from mirrormq.mirror.source import match_point
-from mirrormq.sim.memorylog import MemoryCopyLog, publish
+from mirrormq.sim.memorylog import MemoryCopyLog
+from mirrormq.sim.mirrorstream import publish
 
 NOW = Now(0, 0)
 

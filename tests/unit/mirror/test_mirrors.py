@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mirrormq.mirror import frames
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.ports import Options
+from mirrormq.sim.mirrordisk import DiskStore
+from mirrormq.sim.mirrorstream import Key
 from mirrormq.sim.mirrorworld import SECOND, MirrorWorld
-from tests.support.mirrorkit import Stage, bound, compact_all
+from tests.support.mirrorkit import Stage, bound, compact_all, use_logs
+
+
+@pytest.fixture(params=["disk", "memory"], autouse=True)
+def _logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both with the shipped logs, which empty their files often, and with their stand-ins in memory."""
+    use_logs(monkeypatch, is_on_disk=request.param == "disk")
 
 
 def folded(stage: Stage, name: str) -> int:
@@ -119,20 +129,21 @@ def test_a_transfer_to_a_member_that_does_not_answer_is_given_up() -> None:
 
 
 def test_a_returning_member_catches_up_with_what_it_missed_and_keeps_the_rest() -> None:
-    stage = Stage(MirrorWorld)
-    for _ in range(20):
-        stage.publish("n1")
-    stage.world.crash("n3")
-    stage.until(lambda: not stage.is_member("n3"))
-    for _ in range(3):
-        stage.publish("n1")
-    stage.world.wanted[1] = 3
-    stage.world.start("n3")
-    stage.run(100)
-    assert stage.learn("n3")
-    stage.until(lambda: stage.is_member("n3"))
-    assert stage.world.stats.copies == 0
-    stage.end()
+    with bound(journal_file_bytes=1 << 20):
+        stage = Stage(MirrorWorld)
+        for _ in range(20):
+            stage.publish("n1")
+        stage.world.crash("n3")
+        stage.until(lambda: not stage.is_member("n3"))
+        for _ in range(3):
+            stage.publish("n1")
+        stage.world.wanted[1] = 3
+        stage.world.start("n3")
+        stage.run(100)
+        assert stage.learn("n3")
+        stage.until(lambda: stage.is_member("n3"))
+        assert stage.world.stats.copies == 0
+        stage.end()
 
 
 def test_a_new_mirror_gets_a_full_copy_while_publishing_goes_on() -> None:
@@ -163,8 +174,7 @@ def test_a_full_copy_whose_pin_was_given_up_goes_on_where_it_was() -> None:
         learner = stage.world.nodes["n3"].logs
         stage.until(lambda: 1 in learner and learner[1].copied > 15)
         reached = learner[1].copied
-        for snapshot in stage.world.nodes["n1"].logs[1].snapshots:
-            snapshot.is_lost = True
+        stage.world.nodes["n1"].logs[1].lose_pins()
         lowest = [reached]
 
         def is_done() -> bool:
@@ -174,6 +184,26 @@ def test_a_full_copy_whose_pin_was_given_up_goes_on_where_it_was() -> None:
 
         stage.until(is_done)
         assert min(lowest) >= reached
+        stage.end()
+
+
+def test_a_full_copy_ends_although_its_pin_is_given_up_again_and_again() -> None:
+    with bound(mirror_read_bytes=200, mirror_frame_bytes=300):
+        stage = Stage(MirrorWorld, members=2)
+        for _ in range(40):
+            stage.publish("n1")
+        stage.run(100)
+        compact_all(stage)
+        stage.world.wanted[1] = 3
+        stage.world.deferring = 1.0
+        assert stage.learn("n3")
+
+        def is_done() -> bool:
+            stage.world.nodes["n1"].logs[1].lose_pins()
+            return stage.is_member("n3")
+
+        stage.until(is_done)
+        assert stage.world.stats.copies == 1
         stage.end()
 
 
@@ -248,3 +278,59 @@ def test_bytes_that_were_damaged_on_the_way_are_asked_for_again() -> None:
     stage.publish("n1")
     assert flipped
     stage.end()
+
+
+def test_a_learner_whose_disk_is_slower_than_the_others_is_admitted_although_publishing_goes_on() -> None:
+    stage = Stage(MirrorWorld, members=2)
+    stage.world.wanted[1] = 3
+    stage.world.nodes["n3"].flush_us = SECOND // 2
+    assert stage.learn("n3")
+    for _ in range(400):
+        if stage.is_member("n3"):
+            break
+        stage.begin("n1")
+        stage.run(10)
+    assert stage.is_member("n3")
+    stage.end()
+
+
+def test_marks_do_not_wait_for_long_for_a_learner_that_does_not_flush() -> None:
+    stage = Stage(MirrorWorld, members=2)
+    stage.world.nodes["n3"].flush_us = 3 * SECOND
+    assert stage.learn("n3")
+    held = 0
+    for _ in range(20):
+        key = stage.send("n1")
+        began = stage.world.now
+        stage.until(lambda key=key: stage.has_confirmed(key), 1_500)  # type: ignore[misc]
+        held += stage.world.now - began > SECOND // 5
+        stage.run(50)
+    assert held <= 1
+    assert not stage.is_member("n3")
+
+
+def test_a_mirror_whose_log_is_damaged_leaves_the_view_and_gets_a_full_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_logs(monkeypatch, is_on_disk=True)
+    stage = Stage(MirrorWorld)
+    keys = [stage.publish("n1") for _ in range(12)]
+    stage.run(300)
+    store = stage.world.nodes["n3"].store
+    assert isinstance(store, DiskStore)
+    store.logs[1].copy.log.damage = "a test says so"
+    mirrors_of(stage, "n3").copies[1].damaged()
+    stage.world.soon(stage.world.nodes["n3"])
+    stage.until(lambda: not stage.is_member("n3"))
+    # Nothing is given up before it is out of the view: nobody else may have it.
+    stage.until(lambda: stage.is_member("n3"))
+    assert store.logs[1].damage is None
+    assert stage.world.stats.copies == 1
+    stage.world.crash("n3", lose_all=True)
+    assert all(stage.world.nodes["n3"].logs[1].has(key, seq) for key, seq in seqs_of(stage, keys))
+    stage.world.start("n3")
+    stage.end()
+
+
+def seqs_of(stage: Stage, keys: list[Key]) -> list[tuple[Key, int]]:
+    return [(key, stage.world.checker.of(1).seq_of[key]) for key in keys]

@@ -133,7 +133,7 @@ def test_a_member_is_removed_by_its_own_wish_and_its_queues_go_with_it():
     client.declare("q", durable=True)
     heard: list[mf.Answer] = []
     group["b"].node.membership.council.wish(mf.Forget("b", "b"), heard.append)
-    group.advance(3)
+    group.advance(7)
     assert [answer.problem for answer in heard] == [""] or group["b"].stopped
     assert roles(group, "a") == {"a": VOTER, "c": VOTER}
     assert ("/", "q") not in group["a"].node.state.queues
@@ -150,7 +150,7 @@ def test_a_node_leaves_whether_it_leads_or_not_and_from_two_voters_as_well(count
     client = group[leaving].client()
     heard = asked(group[leaving], requests.LeaveCluster())
     assert any(isinstance(it, methods.ConnectionClose) for it in client.take())
-    group.advance(3)
+    group.advance(7)
     assert [answer.problem for answer in heard] == [None]
     assert not group[leaving].stopped
     rest = [name for name in names if name != leaving]
@@ -179,7 +179,7 @@ def test_a_running_member_is_not_forgotten_by_others_and_a_dead_one_is():
     assert "is running" in answer.problem.text
     group.kill("c")
     heard = asked(group["a"], requests.ForgetClusterNode(node="c"))
-    group.advance(2)
+    group.advance(7)
     assert [answer.problem for answer in heard] == [None]
     assert roles(group, "b") == {"a": VOTER, "b": VOTER}
 

@@ -99,6 +99,9 @@ class EchoNode:
     def admin(self, now: Now, request: Any, done: Callable[[Any], None]) -> None:
         done(request)
 
+    def hand_over(self, now: Now, done: Callable[[], None]) -> None:
+        done()
+
     def drain(self, now: Now, reason: str) -> None:
         for conn in self._output:
             self.say(conn, reason.encode())

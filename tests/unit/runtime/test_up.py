@@ -242,7 +242,7 @@ def test_the_banner_of_a_cluster_names_every_node_and_what_to_paste() -> None:
         assert f"amqp://guest:guest@127.0.0.1:{port}/%2F" in text
     assert "./run ctl -n mirrormq-1 list_queues name messages" in text
     assert text.rstrip().endswith("kill -9 1003")
-    assert "mirrored" not in text
+    assert "mirrored on all nodes by the policy ha-all" in text
     elsewhere = banner.cluster_text(Settings(), announced(2), "/var/x", "mirrormq up")
     assert "mirrormq ctl --data /var/x -n mirrormq-1 list_queues" in elsewhere
     assert "Two nodes stand the loss of none" in elsewhere

@@ -169,6 +169,10 @@ class Follower(Role):
     def _on_heartbeat(self, now: int, leader: str, heartbeat: ms.Heartbeat) -> None:
         raft = self.raft
         raft.holder.follow(leader)
+        if raft.is_stalled(now):
+            # F13: whoever cannot flush can do nothing as a master. It takes no lease, and asks for none: when
+            # the one it has is over others get what it holds up.
+            return
         if heartbeat.left:
             self.take_grant(now, heartbeat)
         raft.vouching.answer(now, leader, raft.term)

@@ -199,6 +199,8 @@ class Leader(Role):
         if progress is not None:
             progress.on_link()
             progress.has_ended = is_certificate and progress.heard_at != NEVER
+        elif is_certificate:
+            self._departed.pop(peer, None)
 
     def on_message(self, now: int, peer: str, message: ms.Message) -> None:
         """Answers of the peers."""
@@ -434,7 +436,7 @@ class Leader(Role):
         data = configuration_data(mb.encode_configuration(config))
         raft.add_entries([Entry(raft.term, raft.log.last_index + 1, data)])
         for name, progress in self.peers.items():
-            if raft.config.find(name) is None:
+            if raft.config.find(name) is None and not progress.has_ended:
                 # It does not know that it was removed, and uses what it was granted.
                 self._departed[name] = max(progress.heard_at, self._departed.get(name, NEVER))
         members = [name for name in raft.config.names if name != raft.me.name]

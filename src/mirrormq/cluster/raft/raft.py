@@ -106,6 +106,8 @@ class Raft:
         self.leader = ""
         self.splits = 0
         """Elections since there was a leader in which this node and another stood at once."""
+        self.stalled_elsewhere: Callable[[int], int] = lambda _: 0
+        """For how long the disk has owed a flush of something else that leases are about."""
         self.heard_at = 0
         """When this node last heard from the leader it follows."""
         self.links: dict[str, Link] = {}
@@ -155,7 +157,8 @@ class Raft:
         is_alone = not self.configs.latest.members and (is_single or is_copy or (may_form and is_empty))
         if is_alone or force_sole or self._is_renamed():
             self.configs.latest_is(Configuration((self.member_me(VOTER),)))
-        self.vouching = Vouching(now)
+        # The first start there ever was has no earlier life that could have promised anything.
+        self.vouching = Vouching(now if self.me.start > 1 else NEVER)
         self.role = self.follower_class(self, now)
         if self.config.voters == (self.me.name,):
             self.become_leader(now, self.term + 1)
@@ -421,8 +424,8 @@ class Raft:
         leader.begin(now)
 
     def is_stalled(self, now: int) -> bool:
-        """Has the disk owed a flush for too long?"""
-        return self.storage.stalled_us(now) > limits.raft_disk_stall_us
+        """Has the disk owed a flush for too long, of this log or of another one of this node?"""
+        return max(self.storage.stalled_us(now), self.stalled_elsewhere(now)) > limits.raft_disk_stall_us
 
     def hears_leader(self, now: int) -> bool:
         """Is there a leader as far as this node can tell?"""

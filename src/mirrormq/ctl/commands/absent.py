@@ -11,11 +11,9 @@ from mirrormq.ctl.faults import USAGE, Failure
 from mirrormq.ctl.registry import CLUSTER, command
 
 _ERLANG = "there is no Erlang here."
-_MIRRORS = "queues are mirrored in a later version."
 
 SENTENCES: dict[str, str] = {
     "autocomplete": "shell completion comes in a later version.",
-    "cancel_sync_queue": _MIRRORS,
     "decode": "settings are not encrypted; keep secrets in a file with mode 0600.",
     "encode": "settings are not encrypted; keep secrets in a file with mode 0600.",
     "eval": _ERLANG,
@@ -37,7 +35,6 @@ SENTENCES: dict[str, str] = {
     "set_vhost_tags": "use `add_vhost NAME --tags a,b` when the virtual host is made.",
     "set_vm_memory_high_watermark": "set vm_memory_high_watermark in the configuration and restart the node.",
     "suspend_listeners": "listeners cannot be suspended in this version.",
-    "sync_queue": _MIRRORS,
     "trace_off": "message tracing does not exist yet.",
     "trace_on": "message tracing does not exist yet.",
     "update_cluster_nodes": "a node learns who the others are when it joins and at every start.",

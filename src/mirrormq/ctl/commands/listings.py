@@ -16,6 +16,9 @@ from mirrormq.ctl.registry import MONITORING, columns_of, command, session_of
 SILENT = "does not answer"
 """Why the rows of a node are missing that runs and does not answer in time."""
 
+UNUSABLE = ("down", "stopped_clean", "damaged", "crashed")
+"""States of queues that cannot be used."""
+
 Columns = Annotated[list[str] | None, typer.Argument(metavar="[COLUMN]...", show_default=False)]
 
 QUEUES = (
@@ -52,6 +55,18 @@ QUEUES = (
     "synchronised_slave_pids",
     "mirror_pids",
     "synchronised_mirror_pids",
+    "recoverable_slaves",
+    "master",
+    "epoch",
+    "in_sync",
+    "unsynchronised",
+    "copies_wanted",
+    "mirrors",
+    "sync_progress",
+    "sync_messages",
+    "durable_mark",
+    "mirror_lag",
+    "losses",
     "state",
     "type",
     "leader",
@@ -127,7 +142,8 @@ CONSUMERS = (
 
 
 @command(
-    MONITORING, "[--vhost <vhost>] [--online] [--offline] [--local] [--no-table-headers] [<column>, ...]"
+    MONITORING,
+    "[--vhost <vhost>] [--online] [--offline] [--local] [--system] [--no-table-headers] [<column>, ...]",
 )
 def list_queues(
     ctx: typer.Context,
@@ -136,6 +152,7 @@ def list_queues(
     online: Annotated[bool, typer.Option("--online", help="only queues that can be used")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="only queues that cannot be used")] = False,
     local: Annotated[bool, typer.Option("--local", help="only queues whose master is this node")] = False,
+    system: Annotated[bool, typer.Option("--system", help="the cluster's own queues, too")] = False,
 ) -> None:
     """List queues and their properties."""
     columns = columns_of(column, ("name", "messages"), QUEUES)
@@ -144,9 +161,10 @@ def list_queues(
     session.say(f"Timeout: {session.timeout} seconds ...")
     session.say(f"Listing queues for vhost {vhost} ...")
     # As with rabbitmqctl, --local wins, and --online with --offline is all of them.
-    rows = session.call("list_queues", vhost=vhost, **({"local": True} if local else {}))
+    asked = [name for name, is_wanted in (("local", local), ("system", system)) if is_wanted]
+    rows = session.call("list_queues", vhost=vhost, **dict.fromkeys(asked, True))
     if online != offline and not local:
-        rows = [row for row in rows if (row["state"] == "running") == online]
+        rows = [row for row in rows if (row["state"] not in UNUSABLE) == online]
     session.table(rows, columns)
 
 

@@ -8,18 +8,22 @@ import typer
 
 from mirrormq.ctl.registry import ACCESS, VHOSTS, columns_of, command, session_of
 
-COLUMNS = ("name", "description", "tags", "default_queue_type", "tracing", "cluster_state")
+COLUMNS = ("name", "description", "tags", "default_queue_type", "tracing", "mirror_of", "cluster_state")
 
 
 @command(
-    VHOSTS, '<vhost> [--description <description>] [--tags "<tag1>,<tag2>"] [--default-queue-type <type>]'
+    VHOSTS,
+    '<vhost> [--description <description>] [--tags "<tag1>,<tag2>"] [--default-queue-type <type>] '
+    "[--mirror-of <cluster>]",
 )
 def add_vhost(
     ctx: typer.Context,
     vhost: str,
+    *,
     description: Annotated[str | None, typer.Option("--description")] = None,
     tags: Annotated[str | None, typer.Option("--tags", help="separated by commas")] = None,
     default_queue_type: Annotated[str | None, typer.Option("--default-queue-type")] = None,
+    mirror_of: Annotated[str | None, typer.Option("--mirror-of", help="read-only until promoted")] = None,
 ) -> None:
     """Create a virtual host; one that exists is left as it is."""
     session = session_of(ctx)
@@ -31,7 +35,18 @@ def add_vhost(
         facts["tags"] = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if default_queue_type is not None:
         facts["default_queue_type"] = default_queue_type
+    if mirror_of is not None:
+        facts["mirror_of"] = mirror_of
     session.call("add_vhost", name=vhost, **facts)
+    session.finish()
+
+
+@command(VHOSTS, "<vhost>")
+def promote_mirror(ctx: typer.Context, vhost: str) -> None:
+    """Make an ordinary virtual host of one that mirrors another cluster, and refuse its mirror job."""
+    session = session_of(ctx)
+    session.say(f'Promoting mirror "{vhost}" ...')
+    session.call("promote_mirror", name=vhost)
     session.finish()
 
 

@@ -21,6 +21,7 @@ from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.http.ports import PROCESS_COMMANDS, RUNNING
 from mirrormq.http.routes.definitions import exported
 from mirrormq.http.routes.nodes import About
+from mirrormq.meta import system
 from mirrormq.node import report, requests
 from mirrormq.node.steps import Refusal
 
@@ -48,6 +49,7 @@ class Commands:
             "status": lambda call, _: about.status(call.process),
             "cluster_status": lambda call, _: about.cluster_status(call.node),
             "environment": lambda _call, _: about.settings(),
+            "check_critical": lambda call, _: about.critical(call.node),
         }
         self._lists: dict[str, Callable[[Call, Row], Iterator[Row]]] = {
             "list_feature_flags": lambda call, _: iter(about.feature_flags_of(call.node)),
@@ -157,7 +159,8 @@ def _user_limits(call: Call, given: Row) -> Iterator[Row]:
 
 
 async def _queues(call: Call, given: Row) -> Iterable[Row]:
-    records = list(call.state.queues_in(_vhost(call, given)))
+    chosen = list if given.get("system") else system.ordinary
+    records = chosen(call.state.queues_in(_vhost(call, given)))
     if given.get("local"):
         records = [record for record in records if record.node in ("", call.node.node_name)]
     far = FarQueues(call)

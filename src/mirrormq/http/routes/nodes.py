@@ -14,7 +14,7 @@ from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.far import inquire
 from mirrormq.http.ports import RUNNING, Facts, Node, Process
-from mirrormq.node import report, report_cluster, requests
+from mirrormq.node import report, report_cluster, report_mirrors, requests
 from mirrormq.node.inquiryframes import row_of
 from mirrormq.node.report_cluster import cluster_name
 
@@ -22,6 +22,7 @@ RABBITMQ_VERSION = "3.10.8"
 """Whose behaviour it has: clients of the API choose theirs by it."""
 
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
+SINGLE = "single node cluster"
 AUTH_MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
@@ -196,9 +197,35 @@ class About:
             return answers.response({"status": "ok", "protocol": wanted})
         return _checked(False, "No active listener", missing=wanted, protocols=found)
 
-    async def check_single_node(self, _call: Call) -> web.Response:
-        """GET health/checks/node-is-mirror-sync-critical and node-is-quorum-critical."""
-        return answers.response({"status": "ok", "reason": "single node cluster"})
+    async def check_mirror_sync_critical(self, call: Call) -> web.Response:
+        """GET health/checks/node-is-mirror-sync-critical."""
+        if self.is_single(call.node):
+            return answers.response({"status": "ok", "reason": SINGLE})
+        queues = report_mirrors.sync_critical(call.node, quorum=False)
+        return _checked(not queues, "There are mirrored queues without a mirror in sync", queues=queues)
+
+    async def check_quorum_critical(self, call: Call) -> web.Response:
+        """GET health/checks/node-is-quorum-critical."""
+        if self.is_single(call.node):
+            return answers.response({"status": "ok", "reason": SINGLE})
+        found = self.critical(call.node)
+        if found["is_majority_critical"]:
+            return _checked(False, "Without this node the cluster has no majority", queues=found["quorum"])
+        return _checked(not found["quorum"], "There are queues without a quorum", queues=found["quorum"])
+
+    def is_single(self, node: Node) -> bool:
+        """Is this the only node of its cluster, so that nobody could take over anything?"""
+        return not node.inquiries.others()
+
+    def critical(self, node: Node) -> Row:
+        """What would be lost or stop if this node stopped now."""
+        return {
+            "node": node.node_name,
+            "is_single": self.is_single(node),
+            "mirrored": report_mirrors.sync_critical(node, quorum=False),
+            "quorum": report_mirrors.sync_critical(node, quorum=True),
+            "is_majority_critical": report_cluster.is_majority_critical(report_cluster.view_of(node, ())),
+        }
 
     async def check_node(self, call: Call) -> web.Response:
         """GET healthchecks/node."""
@@ -232,8 +259,8 @@ class About:
             "virtual-hosts": self.check_virtual_hosts,
             "port-listener/{port}": self.check_port,
             "protocol-listener/{protocol}": self.check_protocol,
-            "node-is-mirror-sync-critical": self.check_single_node,
-            "node-is-quorum-critical": self.check_single_node,
+            "node-is-mirror-sync-critical": self.check_mirror_sync_critical,
+            "node-is-quorum-critical": self.check_quorum_critical,
         }
         return [
             ("GET", "overview", self.overview),

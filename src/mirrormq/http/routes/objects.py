@@ -13,11 +13,19 @@ from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import DEFAULT_EXCHANGE, Call
 from mirrormq.http.far import FarQueues, inquire, merged
-from mirrormq.meta import records
+from mirrormq.meta import records, system
 from mirrormq.node import report, requests
 
 NO_VHOST = Fault(404, "not_found", "vhost_not_found")
-INTERNAL_COLUMNS = ("pid", "owner_pid", "exclusive_consumer_pid")
+INTERNAL_COLUMNS = (
+    "pid",
+    "owner_pid",
+    "exclusive_consumer_pid",
+    "slave_pids",
+    "synchronised_slave_pids",
+    "mirror_pids",
+    "synchronised_mirror_pids",
+)
 
 # --- queues ---
 
@@ -25,7 +33,8 @@ INTERNAL_COLUMNS = ("pid", "owner_pid", "exclusive_consumer_pid")
 async def list_queues(call: Call) -> web.StreamResponse:
     """GET queues, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
-    found = chain.from_iterable(list(call.state.queues_in(name)) for name in vhosts)
+    chosen = list if call.flag("system") else system.ordinary
+    found = chain.from_iterable(chosen(call.state.queues_in(name)) for name in vhosts)
     far = FarQueues(call)
     return await call.listing(
         found, lambda record: _queue_row(far, record), name=_name, order=_identity, prepare=far.fetch
@@ -85,6 +94,20 @@ async def purge_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+async def act_on_queue(call: Call) -> web.Response:
+    """POST queues/vhost/name/actions: sync, cancel_sync."""
+    call.need_administrator()
+    record = _queue(call)
+    (action,) = await call.need_keys("action")
+    if action == "sync":
+        await call.ask(requests.SyncQueue(actor=call.who.name, vhost=record.vhost, name=record.name))
+    elif action == "cancel_sync":
+        await call.ask(requests.CancelSyncQueue(actor=call.who.name, vhost=record.vhost, name=record.name))
+    else:
+        raise bad_request(f"unknown action {action}; there are sync and cancel_sync")
+    return answers.no_content()
+
+
 async def queue_bindings(call: Call) -> web.StreamResponse:
     """GET queues/vhost/name/bindings."""
     record = _queue(call)
@@ -103,6 +126,7 @@ def _queue_row(far: FarQueues, record: records.Queue) -> Row:
     row = far.row(record)
     for name in INTERNAL_COLUMNS:
         row.pop(name, None)
+    row.setdefault("recoverable_slaves", None)
     return row
 
 
@@ -160,7 +184,7 @@ async def exchange_bindings(call: Call) -> web.StreamResponse:
     if end == "source" and record.name:
         return await _bindings(call, list(call.state.bindings_from(record.vhost, record.name)))
     if end == "source":
-        queues = list(call.state.queues_in(record.vhost))
+        queues = system.ordinary(call.state.queues_in(record.vhost))
         return await _bindings(call, map(report.default_binding, queues))
     if end == "destination":
         return await _bindings(call, list(call.state.bindings_to(record.vhost, "exchange", record.name)))
@@ -286,6 +310,7 @@ ROUTES = (
     ("PUT", "queues/{vhost}/{queue}", put_queue),
     ("DELETE", "queues/{vhost}/{queue}", delete_queue),
     ("DELETE", "queues/{vhost}/{queue}/contents", purge_queue),
+    ("POST", "queues/{vhost}/{queue}/actions", act_on_queue),
     ("GET", "queues/{vhost}/{queue}/bindings", queue_bindings),
     ("GET", "exchanges", list_exchanges),
     ("GET", "exchanges/{vhost}", list_exchanges),

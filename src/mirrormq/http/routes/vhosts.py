@@ -35,9 +35,17 @@ async def put_vhost(call: Call) -> web.Response:
             description=None if "description" not in body else str(body["description"]),
             tags=None if "tags" not in body else tags_of(body["tags"]),
             default_queue_type=_optional_text(body.get("default_queue_type")),
+            mirror_of=_optional_text(body.get("mirror_of")),
         )
     )
     return answers.created(value["created"])
+
+
+async def promote(call: Call) -> web.Response:
+    """POST vhosts/name/promote: make an ordinary vhost of a mirror."""
+    call.need_administrator()
+    await call.ask(requests.PromoteMirror(name=call.part("vhost")))
+    return answers.no_content()
 
 
 async def delete_vhost(call: Call) -> web.Response:
@@ -88,6 +96,7 @@ ROUTES = (
     ("GET", "vhosts", list_vhosts),
     ("GET", "vhosts/{vhost}", get_vhost),
     ("PUT", "vhosts/{vhost}", put_vhost),
+    ("POST", "vhosts/{vhost}/promote", promote),
     ("DELETE", "vhosts/{vhost}", delete_vhost),
     ("GET", "vhosts/{vhost}/permissions", permissions),
     ("GET", "vhosts/{vhost}/topic-permissions", topic_permissions),

@@ -1,0 +1,116 @@
+"""What clients of mirrored queues were told: every message from its publish to the last word about it.
+
+A confirmed message has to be settled by some client in the end, in its queue or as a dead letter; it may only
+be missing where a purge, a deletion, or a loss that the run has caused explains it.
+"""
+
+from dataclasses import dataclass, field
+
+from mirrormq.sim.clusterhistory import DELETE, EMPTY, LAG_US, NEVER, PUT, History, Sent, queue_key
+from mirrormq.sim.model import Violation, number_of
+from mirrormq.wire.properties import Properties, encode_properties
+
+DYING, LETTERS = "dying", "letters"
+"""The queue whose rejected messages become letters in the other one."""
+
+
+@dataclass(slots=True, eq=False)
+class HaSent(Sent):
+    """One publish to a queue that may be mirrored."""
+
+    priority: int = 0
+    is_acked: bool = False
+    """Some client has acknowledged it, so it may be gone."""
+    is_rejected: bool = False
+    is_excused: bool = False
+    """The run has destroyed all its copies, or a loss was allowed: nothing is promised any more."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Deliveries by queue."""
+
+    @property
+    def properties(self) -> bytes:
+        """Raw properties."""
+        return encode_properties(
+            Properties(
+                delivery_mode=2 if self.is_persistent else None,
+                priority=self.priority or None,
+                message_id=str(self.number),
+            )
+        )
+
+
+class HaHistory(History):
+    """Everything clients did and heard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: dict[int, HaSent] = {}  # type: ignore[assignment]
+        self._firsts: dict[tuple[int, str, int, int], int] = {}
+        """Number of the last first delivery by publisher, queue, priority and receiver."""
+
+    def deliver(self, queue: str, receiver: int, body: bytes, *, is_marked: bool) -> HaSent:
+        """A client got a message."""
+        number = number_of(body)
+        message = self.sent.get(number) if number is not None else None
+        if message is None or message.body != body:
+            raise Violation(f"{queue}: a message nobody sent: {body[:40]!r}")
+        self.deliveries += 1
+        message.deliveries += 1
+        is_letter = queue == LETTERS and message.queue == DYING
+        if message.queue != queue and not (is_letter and message.is_rejected):
+            raise Violation(f"{queue}: message {number} was sent to {message.queue}")
+        if message.is_returned:
+            raise Violation(f"{queue}: message {number} was returned, and is delivered")
+        before = message.seen.get(queue, 0)
+        message.seen[queue] = before + 1
+        if is_marked or message.is_excused:
+            return message
+        if before:
+            raise Violation(f"I7: {queue}: message {number} is delivered as new after {before} deliveries")
+        lane = (message.publisher, queue, message.priority, receiver)
+        if not is_letter:
+            if message.number < self._firsts.get(lane, 0):
+                raise Violation(f"I6: {queue}: message {number} was delivered after {self._firsts[lane]}")
+            self._firsts[lane] = message.number
+        return message
+
+    def excuse(self, queue: str, *, transient_only: bool = False) -> int:
+        """Nothing is promised any more about what was sent to a queue so far; returns how many that were."""
+        found = [
+            message
+            for message in self.sent.values()
+            if (queue == message.queue or (queue == LETTERS and message.is_rejected))
+            and not (transient_only and message.is_persistent)
+            and not message.is_excused
+        ]
+        for message in found:
+            message.is_excused = True
+        return len(found)
+
+    def queue_died(self, name: str, now: int) -> None:
+        """A queue that does not outlive its nodes is gone with them."""
+        self.begin(DELETE, queue_key(name), now).end = now
+
+    def may_be_gone(self, message: HaSent, queue: str) -> bool:
+        """Could a purge or a deletion have taken it?"""
+        ops = [op for op in self.ops.get(queue_key(queue), ()) if op.kind != PUT]
+        return any(op.end >= message.at - (0 if op.kind == EMPTY else LAG_US) for op in ops)
+
+    def check_messages(self) -> int:
+        """Everything that had to arrive was settled; returns how many that were."""
+        owed = 0
+        for message in self.sent.values():
+            if message.confirmed_at == NEVER or message.is_returned or message.is_excused:
+                continue
+            if self.may_be_gone(message, message.queue):
+                continue
+            if message.is_rejected and self.may_be_gone(message, LETTERS):
+                continue
+            owed += 1
+            is_settled = message.is_acked or (message.is_rejected and message.queue != DYING)
+            if not is_settled:
+                raise Violation(
+                    f"I3: {message.queue}: message {message.number} was confirmed and is lost,"
+                    f" {'persistent' if message.is_persistent else 'transient'}, seen {message.seen}"
+                )
+        return owed

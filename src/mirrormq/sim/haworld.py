@@ -1,0 +1,323 @@
+"""A cluster of shipped nodes with mirrored queues under virtual time, chosen by a seed.
+
+Guarantee: the same seed gives the same run. Everything a client may rely on is checked while it happens
+(`hacheck`, `hahistory`); in the end all faults are healed, every queue has all the copies its policy wants,
+one more master is killed, and every confirmed message is taken out of its queue by a client.
+"""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mirrormq.base.types import Now
+from mirrormq.meta import mirroring
+from mirrormq.meta.commands import SetPolicy
+from mirrormq.meta.records import FORGOTTEN, Policy, Queue, View
+from mirrormq.meta.state import MetaState
+from mirrormq.node.copies import Copies
+from mirrormq.node.membership import READY
+from mirrormq.node.node import Node
+from mirrormq.sim.clusternode import SimNode
+from mirrormq.sim.clusterworld import MORE_LIMITS, ClusterStats, ClusterWorld, small_limits
+from mirrormq.sim.hacheck import MirrorChecker
+from mirrormq.sim.haclient import BRIEF, SPECS, HaClient
+from mirrormq.sim.hafacts import WatchedCopyLog
+from mirrormq.sim.hafaults import CONFIRMS, HaFaults
+from mirrormq.sim.hahistory import HaHistory
+from mirrormq.sim.queueworld import SMALL_LIMITS as QUEUE_LIMITS
+from mirrormq.sim.raftworld import SMALL_LIMITS as RAFT_LIMITS
+from mirrormq.sim.timeline import SECOND
+
+HA_LIMITS = {
+    "recent_bytes_max": (2_000, 50_000, 1 << 20),
+    "copy_mark_bytes": (2_000, 50_000, 1 << 20),
+    "copy_read_bytes": (500, 5_000, 1 << 20),
+    "copy_hold_bytes_max": (5_000, 1 << 20, 1 << 30),
+    "copy_slice_bytes": (500, 1 << 20),
+    "mirror_frame_bytes": (2_000, 1 << 20),
+    "mirror_read_bytes": (500, 2_000),
+    "mirror_epochs_max": (2, 8, 64),
+    "mirror_slice_queues": (1, 200),
+    "mirror_proposals_max": (1, 64),
+    "stray_copy_us": (5 * SECOND, 600 * SECOND),
+    "recovery_wait_us": (5 * SECOND, 30 * SECOND),
+    "ask_us_max": (3 * SECOND // 2,) * 9 + (15 * SECOND,),
+}
+LARGEST_BATCH = 256 * 1024
+HEAL_US = 240 * SECOND
+
+
+@dataclass
+class HaStats(ClusterStats):
+    """What a run consisted of."""
+
+    nacks: int = 0
+    views: int = 0
+    failovers: int = 0
+    losses: int = 0
+    unseen: int = 0
+    """Confirms of queues that had no view."""
+
+
+class WatchedCopies(Copies):
+    """Copies whose logs are remembered outside."""
+
+    log_class = WatchedCopyLog
+
+
+class WatchedNode(Node):
+    """The shipped node."""
+
+    copies_class = WatchedCopies
+
+
+class HaWorld(ClusterWorld):
+    """One seed."""
+
+    client_class = HaClient
+    history_class = HaHistory
+    queues = SPECS
+    lengths = ((1, 4), (1, 4), (1, 4), (1, 4), (4, 10), (6, 20))
+    paces = (6_000, 12_000, 25_000)
+    largest_batch = LARGEST_BATCH
+
+    def __init__(
+        self, seed: int, *, make_node: type[Node] = WatchedNode, size: int = 0, listed: bool | None = None
+    ) -> None:
+        super().__init__(seed, make_node=make_node, size=size, listed=listed)
+        self.stats: HaStats = HaStats()
+        self.ha_history = cast("HaHistory", self.history)
+        self.mirrors = MirrorChecker(self)
+        self.seconds = self.rng.choice(self.lengths)
+        self.is_risky = self.rng.random() < 0.3
+        self.policies: dict[str, dict[str, Any]] = {}
+        """What operators want."""
+        self.starts: dict[str, int] = {}
+        self._is_resting = False
+
+    def make_faults(self) -> HaFaults:
+        """What goes wrong in this world."""
+        self.faults = HaFaults(self)
+        return self.faults
+
+    def small_limits(self) -> AbstractContextManager[None]:
+        """Run with small bounds, so that a short run passes them often."""
+        return small_limits(self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS, **HA_LIMITS})
+
+    # --- nodes ---
+
+    def start(self, name: str) -> None:
+        """Start a process."""
+        node = self.nodes[name]
+        if not (node.must_be_refused or node.is_out):
+            self.mirrors.joined(name)
+        self.mirrors.ended(name)
+        super().start(name)
+        if node.node is not None:
+            self.mirrors.watch(node)
+
+    def passed(self, node: SimNode) -> None:
+        """Look at a node after a pass, before anybody hears of what it did."""
+        if node.node is not None:
+            self.starts[node.name] = node.identity.start
+        self.mirrors.passed(node)
+
+    def empty(self, name: str) -> None:
+        """The folder of a node that is down is emptied."""
+        super().empty(name)
+        self.mirrors.destroyed(name, self.starts.get(name, 0))
+
+    def node_forgotten(self, name: str) -> None:
+        """A node is out, and what it has is worth nothing any more."""
+        super().node_forgotten(name)
+        self.mirrors.destroyed(name, self.starts.get(name, 0))
+
+    def lose_queues(self, name: str) -> None:
+        """The disk of a node is gone, or will be: with it go the queues that only it had."""
+        if self.nodes[name].must_be_refused:
+            self.mirrors.destroyed(name, self.starts.get(name, 0))
+        lost = self._lost.setdefault(name, {})
+        for queue in self.queues:
+            if queue not in lost and any(
+                self._is_only_on(node.node.state, queue, name)
+                for node in self.nodes.values()
+                if node.node is not None
+            ):
+                lost[queue] = self.history.lose_queue(queue, 0)
+
+    def _is_only_on(self, state: MetaState, queue: str, name: str) -> bool:
+        record, view = state.queues.get(("/", queue)), state.views.get(("/", queue))
+        if record is None or record.node != name:
+            return False
+        return view is None or all(entry.node == name or entry.start == FORGOTTEN for entry in view.members)
+
+    # --- operators ---
+
+    def _ready(self) -> SimNode | None:
+        ready = [node for node in self.nodes.values() if node.phase == READY and not node.is_paused]
+        return self.rng.choice(ready) if ready else None
+
+    def set_policy(self, queue: str, definition: dict[str, Any]) -> bool:
+        """Ask some node for a policy; whether there was one to ask."""
+        node = self._ready()
+        if node is None:
+            return False
+        self.say(f"{node.name}: policy of {queue}: {definition}")
+        self.policies[queue] = definition
+        policy = Policy("/", f"p-{queue}", f"^{queue}$", definition, "queues")
+
+        def ask(core: Node, _: Now) -> None:
+            core.propose(SetPolicy(policy), lambda __: None, False)
+
+        node.input(ask)
+        return True
+
+    def move(self, view: View, to: str) -> bool:
+        """Ask the master of a queue to hand it over."""
+        node = self.nodes[view.master]
+        if node.phase != READY or node.is_paused:
+            return False
+        self.say(f"{view.name} is to move from {node.name} to {to}")
+
+        def ask(core: Node, _: Now) -> None:
+            assert core.copies is not None
+            core.copies.transfer(view.id, to, lambda problem: self.say(f"move: {problem or 'done'}"))
+
+        node.input(ask)
+        return True
+
+    def synchronise(self, view: View, *, wanted: bool) -> bool:
+        """Ask the master of a queue to synchronise its mirrors, or to stop that."""
+        node = self.nodes[view.master]
+        if node.phase != READY or node.is_paused:
+            return False
+
+        def ask(core: Node, _: Now) -> None:
+            assert core.copies is not None
+            core.copies.synchronise(view.id, wanted)
+
+        node.input(ask)
+        return True
+
+    def ask_for_rest(self) -> None:
+        """From now on operators see to it that every queue gets what its policy says."""
+        if not self._is_resting:
+            self._is_resting = True
+            self.every(SECOND, self._set_right)
+
+    def _set_right(self) -> None:
+        leader = self.leader()
+        if leader is None or leader.node is None:
+            return
+        state = leader.node.state
+        for queue, definition in self.policies.items():
+            if _policy(state, queue) != definition:
+                self.set_policy(queue, definition)
+        for view in list(state.views.values()):
+            if view.learners:
+                self.synchronise(view, wanted=True)
+
+    # --- the run ---
+
+    def prepare(self) -> None:
+        """Make everything clients use, under policies."""
+        for queue in SPECS:
+            self.set_policy(queue, self.faults.policy(queue))
+        self.run_for(SECOND)
+        super().prepare()
+
+    def is_as_desired(self) -> bool:
+        """Does every node serve clients, and, in the end, has every queue all its copies?"""
+        if not super().is_as_desired():
+            return False
+        return not self._is_resting or not self.unfinished()
+
+    def unfinished(self) -> list[str]:
+        """The queues that are not yet as their policies want them (I17)."""
+        leader = self.leader()
+        if leader is None or leader.node is None:
+            return ["nobody leads"]
+        state = leader.node.state
+        wrong = [queue for queue, definition in self.policies.items() if _policy(state, queue) != definition]
+        return wrong + [queue.name for queue in state.queues.values() if not _is_complete(state, queue)]
+
+    def _is_calm(self) -> bool:
+        """Do clients do less, since everything is healed? Not before the run counts."""
+        return self._is_healed and self.history.confirms >= CONFIRMS
+
+    def finish(self) -> None:
+        """Everything is healed."""
+        self.run_until(self._is_calm, HEAL_US, "clients get no confirms after healing")
+        super().finish()
+        self.mirrors.check_states()
+
+    def _change_in_peace(self) -> None:
+        """Other policies while nothing fails: no queue has fewer copies in sync than it had or will have."""
+        leader = self.leader()
+        assert leader is not None and leader.node is not None
+        state = leader.node.state
+        for queue in self.rng.sample([name for name in SPECS if name != BRIEF], 2):
+            view, record = state.views.get(("/", queue)), state.queues.get(("/", queue))
+            if view is None or record is None:
+                continue
+            definition = {**self.faults.policy(queue), "ha-mirror-timeout": 60_000}
+            wanted = mirroring.settings(record, definition, "safe")
+            target = mirroring.target(wanted, state.nodes) if wanted.mode != "none" else 1
+            self.mirrors.floors[view.id] = min(len(view.members), target)
+            self.set_policy(queue, definition)
+        self.run_until(lambda: not self.unfinished(), HEAL_US, "copies are missing after a change of policy")
+        self.mirrors.floors.clear()
+
+    def drain(self) -> None:
+        """Change policies, kill one more master, then empty all queues through all nodes."""
+        self.run_until(lambda: not self.unfinished(), HEAL_US, "copies are missing")
+        if self.rng.random() < 0.5:
+            self._change_in_peace()
+        if self.rng.random() < 0.7:
+            node = self.rng.choice(list(self.nodes.values()))
+            if self.rng.random() < 0.5:
+                self.kill(node.name, "at last")
+            else:
+                self.power_off(node.name)
+            self.run_for(self.rng.choice((SECOND // 2, 8 * SECOND)))
+            if node.node is None:
+                self.start(node.name)
+            self.run_until(self.is_as_desired, HEAL_US, "a node that was killed last does not come back")
+        self.run_until(self._is_followed, HEAL_US, "the nodes do not come to rest at last")
+        super().drain()
+
+    def _is_followed(self) -> bool:
+        """Has everybody followed everything that was agreed on?"""
+        nodes = [node.node for node in self.nodes.values()]
+        return self.checker.is_quiet() and all(
+            node is not None and node.settled_index == node.meta_index for node in nodes
+        )
+
+
+def _policy(state: MetaState, queue: str) -> dict[str, Any] | None:
+    names = {policy.name: policy.definition for policy in state.policies.values()}
+    return names.get(f"p-{queue}")
+
+
+def _is_complete(state: MetaState, queue: Queue) -> bool:
+    found = mirroring.mirroring_of(state, queue, "safe")
+    view = state.views.get(queue.identity)
+    count = mirroring.target(found, state.nodes) if found.mode != "none" else 1
+    if view is None:
+        # What is not durable cannot be mirrored later.
+        return count == 1 or queue.name == BRIEF
+    if view.learners or any(
+        entry.is_restarted or not _is_there(state, entry.node, entry.start) for entry in view.members
+    ):
+        return False
+    names = {entry.node for entry in view.members}
+    able = mirroring.hosts(state.nodes)
+    if found.mode == "nodes":
+        listed = {name for name in found.nodes if name in able}
+        return names == listed or not listed
+    return len(names) == count
+
+
+def _is_there(state: MetaState, name: str, start: int) -> bool:
+    node = state.nodes.get(name)
+    return node is not None and node.is_live and node.start == start

@@ -1,0 +1,173 @@
+"""Who is waited for when a mirrored queue gets another master, and what a node without a lease loses."""
+
+from typing import Any
+
+from mirrormq.meta.commands import NodeDead
+from mirrormq.wire import methods
+from tests.support.scenariokit import Site
+from tests.unit.node.test_failover import ack, consumer, mastered, site, wide
+
+
+def parted(group: Site, *pairs: str) -> None:
+    """Frames between these nodes stay under way."""
+    group.cuts |= {frozenset(pair) for pair in pairs}
+
+
+def test_nothing_is_delivered_before_every_live_node_has_said_what_it_holds():
+    group = site()
+    group.fill(6)
+    held = consumer(group, "c", prefetch=2)
+    held.wait_taken(2)
+    other = consumer(group, "b", prefetch=10)
+    other.wait_taken(4)
+    other.ack_all()
+    group.advance(0.3)
+    parted(group, "bc")
+    group.kill("a")
+    group.advance(1)  # a majority of b and c cannot agree on anything meanwhile
+    group.heal()
+    group.wait(lambda: group.master() == "b", "b is the master")
+    group.advance(0.5)
+    assert other.take() == []
+    assert mastered(group).core.unacked == 2
+
+
+def test_new_messages_are_confirmed_while_a_home_node_is_waited_for():
+    group = wide()
+    group.fill(2)
+    held = consumer(group, "e", prefetch=1)
+    held.wait_taken(1)
+    parted(group, "be")
+    group.kill("a")
+    group.wait(lambda: group.master() == "b", "b is the master")
+    publisher = group.publisher("b")
+    publisher.publish(3, 2)
+    publisher.wait_confirmed(3)
+    taker = consumer_later(group, "c")
+    assert mastered(group).inherited.is_waiting
+    assert not taker.inbox
+    group.heal()
+    group.wait(lambda: bool(taker.inbox), "the consumer is registered")
+    taker.expect(methods.BasicConsumeOk)
+    group.advance(0.5)
+    assert taker.deliveries() == [b"1", b"2", b"3", b"4"]
+    assert mastered(group).core.unacked == 5
+
+
+def consumer_later(group: Site, node: str) -> Any:
+    client = group[node].client()
+    client.send(methods.BasicConsume(queue="q", consumer_tag="c"))
+    group.advance(0.3)
+    return client
+
+
+def test_a_node_out_of_reach_stops_a_queue_for_ten_seconds_at_most():
+    group = wide()
+    group.fill(2)
+    held = consumer(group, "e", prefetch=1)
+    held.wait_taken(1)
+    parted(group, "be")
+    group.kill("a")
+    group.wait(lambda: group.master() == "b", "b is the master")
+    taker = consumer_later(group, "c")
+    group.advance(11)
+    taker.expect(methods.BasicConsumeOk)
+    assert taker.deliveries() == [b"0", b"1"]
+    group.heal()
+    group.advance(1)
+    ack(held, 0)  # too late: it is somebody else's
+    group.advance(0.5)
+    assert mastered(group).core.unacked == 2
+    assert held.cancelled == 0
+
+
+def test_a_dead_node_is_not_waited_for():
+    group = wide()
+    group.fill(3)
+    held = consumer(group, "e", prefetch=2)
+    held.wait_taken(2)
+    group.kill("e")
+    group.kill("a")
+    group.wait(lambda: group.master() == "b", "b is the master")
+    taker = consumer(group, "c")
+    assert taker.wait_taken(3) == [(0, True), (1, True), (2, True)]
+
+
+# --- leases -----------------------------------------------------------------------------------------
+
+
+def test_a_home_node_without_a_lease_hands_nothing_out():
+    group = site()
+    group.fill(4)
+    held = consumer(group, "c", prefetch=2)
+    held.wait_taken(2)
+    raft = group["c"].node.membership.raft
+    until, raft.holder.until = raft.holder.until, 0  # its lease is over, and nobody has told it
+    group.run()
+    ack(held, 0, 1)
+    assert held.take() == []
+    raft.holder.until = until
+    assert [number for number, _ in held.wait_taken(2)] == [2, 3]
+
+
+def test_what_a_node_held_that_was_called_dead_is_given_out_again_and_its_late_acks_change_nothing():
+    group = site()
+    group.fill(2)
+    held = consumer(group, "c", prefetch=2)
+    held.wait_taken(2)
+    record = group["a"].node.meta.nodes["c"]
+    group["a"].node.propose(NodeDead("c", record.start, returns=record.returns), lambda _: None, False)
+    group.advance(0.04)
+    assert group["a"].node.switch.link("c").is_up
+    assert held.take() == [(0, True), (1, True)]  # it has registered anew, with nothing
+    first, again = held.unacked[:2], held.unacked[2:]
+    held.client.send(methods.BasicAck(first[1][0], True))
+    assert mastered(group, "a").core.unacked == 2
+    held.client.send(methods.BasicAck(again[1][0], True))
+    assert mastered(group, "a").core.unacked == 0
+
+
+def test_after_a_lapse_nothing_is_repeated_that_the_master_has_kept():
+    group = site()
+    group.fill(6)
+    held = consumer(group, "c", prefetch=3)
+    held.wait_taken(3)
+    group["c"].node.switch.lapse()
+    ack(held, 0)
+    group.advance(0.5)
+    assert [number for number, _ in held.take()] == [3]
+    assert (mastered(group, "a").core.unacked, mastered(group, "a").core.ready) == (3, 2)
+    held.ack_all()
+    group.advance(0.5)
+    assert [number for number, _ in held.take()] == [4, 5]
+
+
+def test_a_node_called_dead_before_it_held_anything_keeps_what_it_holds_at_its_next_lapse():
+    group = site()
+    group.fill(4)
+    record = group["a"].node.meta.nodes["c"]
+    group["a"].node.propose(NodeDead("c", record.start, returns=record.returns), lambda _: None, False)
+    group.advance(0.5)
+    assert group["a"].node.meta.nodes["c"].is_live
+    held = consumer(group, "c", prefetch=2)
+    held.wait_taken(2)
+    group["c"].node.switch.lapse()
+    ack(held, 0, 1)
+    group.advance(0.5)
+    assert held.take() == [(2, False), (3, False)]
+    assert (mastered(group, "a").core.unacked, mastered(group, "a").core.ready) == (2, 0)
+
+
+def test_what_was_under_way_during_a_lapse_comes_again_once():
+    group = site()
+    held = consumer(group, "c")
+    group.cuts |= {frozenset(("a", "c"))}
+    group.fill(3)
+    group["c"].node.switch.lapse()
+    group.heal()
+    assert [number for number, _ in held.wait_taken(3)] == [0, 1, 2]
+    group.advance(0.5)
+    assert held.take() == []
+    held.ack_all()
+    group.advance(0.3)
+    assert (mastered(group, "a").core.unacked, mastered(group, "a").core.ready) == (0, 0)
