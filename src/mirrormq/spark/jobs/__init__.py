@@ -1,0 +1,3 @@
+"""The pipeline's jobs: `mirrormq pipeline JOB ...`, or any of these files with spark-submit
+(docs/pipeline.md).
+"""

@@ -1,0 +1,115 @@
+"""`mirrormq pipeline`: the jobs by their names, and what became of their runs.
+
+Guarantee: nothing of Spark is imported before a job is run; `status` and the help work without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mirrormq.spark.jobs import state as states
+from mirrormq.spark.jobs.frame import DONE, MISUSED, Job, main_of
+
+JOBS = {
+    "analytics": "throughput, depth, latencies and the time line of fail-overs: tables and a report",
+    "archive": "copy queues into Parquet files with a manifest, exactly once",
+    "duplicates": "messages that are there more than once, per queue and epoch",
+    "redrive": "move dead letters back to where they came from",
+    "replay": "publish what an archive holds, by seq, time, message id or SQL",
+}
+"""The jobs; each is a module of this package with a `JOB`."""
+
+NOT_THERE = 69
+COLUMNS = ("name", "job", "state", "updated", "progress")
+
+
+def pipeline(argv: Sequence[str]) -> int:
+    """Run `mirrormq pipeline` with these words."""
+    command = argv[0] if argv else "--help"
+    if command in {"--help", "-h", "help"}:
+        sys.stdout.write(_usage())
+        return DONE
+    if command == "status":
+        return status(argv[1:])
+    if command not in JOBS:
+        sys.stderr.write(f"mirrormq pipeline: there is no job '{command}'.\n{_usage()}")
+        return MISUSED
+    missing = missing_part()
+    if missing is not None:
+        sys.stderr.write(f"mirrormq pipeline: {missing}\n")
+        return NOT_THERE
+    return main_of(job_named(command), argv[1:], f"mirrormq pipeline {command}")
+
+
+def job_named(name: str) -> Job:
+    """A job of this package."""
+    from mirrormq.spark.jobs import analytics, archive, duplicates, redrive, replay
+
+    jobs: list[Job] = [module.JOB for module in (analytics, archive, duplicates, redrive, replay)]
+    return next(job for job in jobs if job.name == name)
+
+
+def missing_part() -> str | None:
+    """What a job would lack on this machine; None if nothing."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "Spark is not installed; it comes with: pip install 'mirrormq[spark]' (about 900 MB)"
+    if shutil.which("java") is None:
+        return "Spark needs Java 17 or newer, and there is no java in the PATH"
+    return None
+
+
+def status(argv: Sequence[str]) -> int:
+    """Show the runs, the last one first."""
+    import argparse
+
+    made = argparse.ArgumentParser(prog="mirrormq pipeline status", description="Show the runs of jobs.")
+    made.add_argument("--state-dir", type=Path, metavar="DIR")
+    made.add_argument("--json", action="store_true")
+    arguments = made.parse_args(argv)
+    found = states.runs(arguments.state_dir or states.default_root())
+    if arguments.json:
+        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
+        return DONE
+    if not found:
+        sys.stdout.write("There are no runs.\n")
+    for line in table([_row(record) for record in found]):
+        sys.stdout.write(line + "\n")
+    return DONE
+
+
+def _row(record: dict[str, Any]) -> dict[str, str]:
+    shown = dict(record.get("progress") or {}).get("text", "")
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record.get("updated", 0))))
+    return {
+        "name": str(record["name"]),
+        "job": str(record["job"]),
+        "state": str(record.get("state", "")),
+        "updated": when,
+        "progress": str(record.get("error") or shown),
+    }
+
+
+def table(rows: Sequence[dict[str, str]]) -> list[str]:
+    """Rows under their heads, in columns as wide as they have to be."""
+    if not rows:
+        return []
+    columns = list(rows[0])
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    lines = ["  ".join(name.ljust(widths[name]) for name in columns).rstrip()]
+    lines += ["  ".join(row[name].ljust(widths[name]) for name in columns).rstrip() for row in rows]
+    return lines
+
+
+def _usage() -> str:
+    lines = "".join(f"       mirrormq pipeline {name:<11} {text}\n" for name, text in JOBS.items())
+    return (
+        "usage: mirrormq pipeline JOB [options]   run a job (mirrormq pipeline JOB --help)\n"
+        f"{lines}       mirrormq pipeline status      the runs and what became of them\n"
+    )

@@ -1,0 +1,38 @@
+"""Messages on their way through a job: which queues to read, which columns are published again."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PROPERTIES = (
+    "message_id", "correlation_id", "content_type", "content_encoding", "reply_to", "type", "user_id",
+    "app_id", "expiration", "app_timestamp", "delivery_mode", "priority", "headers_raw",
+)  # fmt: skip
+"""What a message keeps when it is published again; headers as they came, octet by octet."""
+
+
+def queue_arguments(made: argparse.ArgumentParser, *, is_needed: bool) -> None:
+    """Which queues to read."""
+    group = made.add_mutually_exclusive_group(required=is_needed)
+    group.add_argument("--queue", help="a queue")
+    group.add_argument("--queues", help="several queues, separated by commas")
+    group.add_argument("--pattern", metavar="REGEX", help="all queues whose whole name matches")
+
+
+def queue_options(given: argparse.Namespace) -> dict[str, str]:
+    """The same as options of the connector."""
+    found = {"queue": given.queue, "queues": given.queues, "queuePattern": given.pattern}
+    return {name: value for name, value in found.items() if value}
+
+
+def to_publish(rows: DataFrame, exchange: Column, routing_key: Column) -> DataFrame:
+    """Rows as the sink takes them: where they go, their properties, their bodies."""
+    return rows.select(
+        exchange.alias("exchange"), routing_key.alias("routing_key"), *map(f.col, PROPERTIES), f.col("body")
+    )

@@ -1,0 +1,220 @@
+"""A task reads its range: from the member it prefers, from another one if that fails, to the end.
+
+Guarantees
+- The rows of a range come once and in order, whatever happens to the nodes meanwhile: after a break the read
+  goes on at the position reached, at a member that has the same history (the epoch of the range's last record
+  is part of every request).
+- Rows come only from checked batches (`scan`). What cannot be read ends the task; it is never left out,
+  unless `failOnDataLoss` is false and the master itself says that it is lost.
+- The state of a message is that as of the end of the micro-batch: the removals up to there are read first.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from mirrormq.base import limits
+from mirrormq.client.bulk import BulkClient, BulkError, Gone
+from mirrormq.spark.arrow import ROWS_MAX, Assembler
+from mirrormq.spark.broker import Broker, SourceFailed, target_of
+from mirrormq.spark.offsets import Member
+from mirrormq.spark.options import Contact, ReadOptions
+from mirrormq.spark.plan import Limits, Piece, order
+from mirrormq.spark.scan import REASON_LOST, REASON_PURGED, Removals, Scanner
+
+LOG = logging.getLogger("mirrormq.spark")
+PATIENCE_S = 60.0
+"""How long a task looks for a member that can go on: several fail-overs fit into it."""
+
+PAUSE_S = 0.2
+
+REASONS = {
+    0: b"live",
+    1: b"ack",
+    2: b"auto",
+    3: b"rejected",
+    4: b"expired",
+    5: b"maxlen",
+    6: b"delivery_limit",
+    REASON_LOST: b"lost",
+    REASON_PURGED: b"purge",
+}
+"""States of messages, and reasons of removals (docs/format/batch.md); what a newer broker adds is `other`."""
+
+_connections: dict[tuple[Contact, str, int], BulkClient] = {}
+"""Python workers live for many tasks: a log-in per node is enough."""
+
+
+def read_piece(
+    piece: Piece, schema: StructType, options: ReadOptions, *, changes: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task."""
+    assembler = Assembler(schema, {"vhost": piece.vhost, "queue": piece.queue, "queue_id": piece.id})
+    tap = Tap(piece, options)
+    scanner = Scanner(
+        _wanted(assembler.scanned, options),
+        start=piece.start,
+        end=piece.end,
+        rows_max=ROWS_MAX,
+        octets_max=options.arrow_bytes,
+        reasons=REASONS,
+        removals=_removals(tap) if "state" in assembler.scanned else None,
+        changes=changes,
+    )
+    for data in tap.stream(tap.range_fields(), lambda: scanner.position):
+        at = 0
+        while at < len(data):
+            at = scanner.scan(data, at)
+            if scanner.is_full:
+                yield assembler.batch(scanner)
+            elif at < len(data):
+                raise SourceFailed(f"{tap.name}: a part of a batch came instead of a whole one")
+    if len(scanner):
+        yield assembler.batch(scanner)
+
+
+def _wanted(names: list[str], options: ReadOptions) -> list[str]:
+    left_out = set() if options.include_body else {"body"}
+    left_out |= set() if options.include_headers else {"headers", "headers_raw"}
+    return [name for name in names if name not in left_out]
+
+
+def _removals(tap: Tap) -> Removals:
+    """What left the queue between the range's beginning and the end of the micro-batch."""
+    piece = tap.piece
+    found = Removals(limits.spark_removals_max, piece.held)
+    if piece.held < piece.upto:
+        for data in tap.stream(tap.removal_fields(), lambda: found.position):
+            if found.feed(data, piece.upto) != len(data):
+                raise SourceFailed(f"{tap.name}: a part of a batch came instead of a whole one")
+    found.seal()
+    return found
+
+
+class Tap:
+    """Streams of records of one range, from whoever can give them."""
+
+    def __init__(self, piece: Piece, options: ReadOptions) -> None:
+        self.piece = piece
+        self.name = (
+            f"queue '{piece.queue}' in vhost '{piece.vhost}', records {piece.start} to {piece.end - 1}"
+        )
+        self._options = options
+        self._members = [member for member in piece.members if member.port]
+        self._relays = False
+        self._warned: set[str] = set()
+        self._skip_to = 0
+
+    def range_fields(self) -> dict[str, Any]:
+        """What to ask for the rows."""
+        piece = self.piece
+        asked: dict[str, Any] = {"end": piece.end, "upto": piece.end, "live": piece.is_live}
+        if not piece.is_live and piece.end_epoch:
+            asked["end_epoch"] = piece.end_epoch
+        return asked
+
+    def removal_fields(self) -> dict[str, Any]:
+        """What to ask for the removals alone: an empty range with what lies behind it."""
+        return {"end": None, "upto": self.piece.upto, "live": False}
+
+    def stream(self, fields: dict[str, Any], position: Callable[[], int]) -> Iterator[bytes | bytearray]:
+        """Runs of whole batches; `position` says where to go on."""
+        until = time.monotonic() + PATIENCE_S
+        last = fields["upto"] if fields["end"] is None else fields["end"]
+        while True:
+            start = max(position(), self._skip_to)
+            if start >= last:
+                return
+            try:
+                for data in self._ask(fields, start):
+                    until = time.monotonic() + PATIENCE_S
+                    yield data
+                return
+            except (Gone, BulkError) as error:
+                self._on_failure(error, start, is_over=time.monotonic() >= until)
+
+    def _ask(self, fields: dict[str, Any], start: int) -> Iterator[bytes | bytearray]:
+        piece = self.piece
+        asked = {**fields, "vhost": piece.vhost, "queue": piece.queue, "id": piece.id, "start": start}
+        if asked["end"] is None:
+            asked["end"] = start
+        if piece.node is not None:
+            asked["node"] = piece.node
+        if self._members:
+            return self._client(self._members[0]).read(**asked)
+        self._relays = True
+        return self._contact_client().read(**asked, relay=True)
+
+    def _client(self, member: Member) -> BulkClient:
+        return _connection(self._options.contact, ((member.host, member.port),))
+
+    def _contact_client(self) -> BulkClient:
+        return _connection(self._options.contact, self._options.contact.hosts)
+
+    def _on_failure(self, error: Gone | BulkError, start: int, *, is_over: bool) -> None:
+        """Choose who is asked next; raise if nobody can help."""
+        code = error.code if isinstance(error, BulkError) else "gone-away"
+        text = error.text if isinstance(error, BulkError) else str(error)
+        if code == "data-loss":
+            assert isinstance(error, BulkError)
+            self._on_loss(error, start)
+            return
+        if is_over or code not in {"gone-away", "elsewhere", "unavailable"}:
+            raise SourceFailed(f"{self.name}: {text} ({code})") from None
+        left = self._members[1:]
+        if code == "gone-away" and self._members:
+            self._warn_unreachable(self._members[0], text)
+        if not left and not (code == "gone-away" and not self._relays):
+            threading.Event().wait(PAUSE_S)
+            left = self._ask_for_members()
+        self._members = left
+
+    def _warn_unreachable(self, member: Member, text: str) -> None:
+        if member.node not in self._warned:
+            self._warned.add(member.node)
+            where = f"{member.host}:{member.port}"
+            LOG.warning(
+                "node '%s' cannot be read from at %s (%s): reading goes on elsewhere; "
+                "if Spark's workers need another address for it, set 'advertise' there",
+                member.node, where, text,
+            )  # fmt: skip
+
+    def _ask_for_members(self) -> list[Member]:
+        """Who has the queue now."""
+        piece = self.piece
+        self._relays = False
+        try:
+            facts = Broker(self._options.contact).facts([piece.queue], None)
+        except (BulkError, SourceFailed) as error:
+            LOG.info("%s: %s", self.name, error)
+            return []
+        found = facts.get((piece.vhost, piece.queue))
+        wanted = Limits(node=piece.node, masters_only=self._options.masters_only)
+        return [] if found is None else [member for member in order(found.members, 0, wanted) if member.port]
+
+    def _on_loss(self, error: BulkError, start: int) -> None:
+        if self._options.fail_on_data_loss:
+            raise SourceFailed(
+                f"data loss: {self.name} (id {self.piece.id}, epoch {self.piece.end_epoch}): {error.text}; "
+                "with failOnDataLoss=false the query goes on with what there is"
+            ) from None
+        low = int(error.more.get("low") or 0)
+        is_other = error.more.get("id") != self.piece.id
+        # What is left of the range is read; if that is nothing, or of another queue, the task is over.
+        self._skip_to = self.piece.upto if is_other or low <= start else low
+        LOG.warning("data loss: %s: %s; going on at %s", self.name, error.text, self._skip_to)
+
+
+def _connection(contact: Contact, hosts: tuple[tuple[str, int], ...]) -> BulkClient:
+    key = (contact, *hosts[0])
+    found = _connections.get(key)
+    if found is None:
+        found = _connections[key] = BulkClient(target_of(contact, hosts, ""), retry_s=0.0)
+    return found

@@ -1,0 +1,74 @@
+"""One Spark session for the whole run, and real nodes beside it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.process import Process, running
+from tests.spark.kit import Queues
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+_numbers = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A query takes seconds, the first one of a run a dozen: the JVM has to start."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, node: Process) -> Iterator[Any]:
+    """A plain session, as a user would make it, but for the folder it leaves things in.
+
+    Its Python processes inherit the environment that the JVM was started with.
+    """
+    os.environ["MIRRORMQ_URL"] = f"amqp://guest@127.0.0.1:{node.port}/"
+    folder = tmp_path_factory.mktemp("spark")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(SRC), *(path for path in (os.environ.get("PYTHONPATH"),) if path)]
+    )
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("mirrormq tests")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .config("spark.driver.memory", "1g")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One node for all tests that need no more."""
+    with running(tmp_path_factory.mktemp("node")) as process:
+        yield process
+
+
+@pytest.fixture
+def queue(node: Process) -> Iterator[Queues]:
+    """A fresh queue on the node, with what tests do to it."""
+    made = Queues(node.port, f"q{next(_numbers)}")
+    yield made
+    made.close()

@@ -1,0 +1,86 @@
+"""A job that copies a queue to two others and dies on the way: copyjob.py URL SOURCE CHECKPOINT WINDOW FLAG
+
+WINDOW is where the first run ends: `task` (a worker, after it has staged its rows), `before` or `after` (the
+whole driver, before or after the commit of a batch is sent). FLAG is a file: this has happened.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from mirrormq.spark.datasource import MirrorMQSource
+from mirrormq.spark.options import write_options
+from mirrormq.spark.session import make_session
+from mirrormq.spark.sink import StreamWriter
+
+WINDOW = "COPYJOB_WINDOW"
+FLAG = "COPYJOB_FLAG"
+
+
+def is_time(window: str) -> bool:
+    """Whether to die here; only once."""
+    flag = Path(os.environ[FLAG])
+    if os.environ[WINDOW] != window or flag.exists():
+        return False
+    flag.write_text("dead")
+    return True
+
+
+def kill_driver() -> None:
+    """Kill the JVM that this process descends from."""
+    pid = os.getpid()
+    while b"java" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(pid, signal.SIGKILL)
+
+
+class MortalWriter(StreamWriter):
+    """The writer of streams, with an end."""
+
+    def write(self, iterator: Any) -> Any:
+        written = super().write(iterator)
+        if is_time("task"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return written
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803  (Spark's name)
+        if is_time("before"):
+            kill_driver()
+        super().commit(messages, batchId)
+        if batchId and is_time("after"):
+            kill_driver()
+
+
+class MortalSource(MirrorMQSource):
+    """The data source with that writer."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "mortal"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> MortalWriter:
+        return MortalWriter(write_options(self.options), schema, overwrite=overwrite)
+
+
+def main(url: str, source: str, checkpoint: str, window: str, flag: str) -> None:
+    os.environ.update({WINDOW: window, FLAG: flag})
+    # Four attempts per task, as on a cluster.
+    spark = make_session("copy job", master="local[2,4]", settings={"spark.driver.memory": "512m"})
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(MortalSource)
+    stream = spark.readStream.format("mirrormq").option("url", url).option("queue", source)
+    frame = stream.option("maxRecordsPerTrigger", 100).option("minPartitions", 2).load()
+    target = f"concat('{source}-', CAST(CAST(body AS STRING) AS INT) % 2) AS routing_key"
+    writer = frame.selectExpr("body", target).writeStream.format("mortal").option("url", url)
+    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    from tests.spark import copyjob
+
+    copyjob.main(*sys.argv[1:])
