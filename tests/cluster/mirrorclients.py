@@ -14,10 +14,12 @@ everything confirmed was given to somebody:
 | nothing is changed | a body differs from what its name says |
 
 An acknowledgement is committed when a message that its channel published later, to the same queue, was
-confirmed: settlements go before publishes on every link and in every log. One thing a client cannot see: a
+confirmed: settlements go before publishes on every link and in every log. Two things a client cannot see. A
 node that was frozen or cut off may have lost its deliveries to another consumer before it heard the
-acknowledgement. Such an acknowledgement changes nothing; if its message comes again it is counted as
-overtaken, and not as broken.
+acknowledgement: such an acknowledgement changes nothing; if its message comes again it is counted as
+overtaken, and not as broken. And a delivery may lie in the client for as long as it waits for a confirm: each
+is therefore judged by the time since when it can have arrived, and two of one message that may have come in
+either order are only counted, unless both are unmarked.
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ class Delivery(NamedTuple):
     tag: int
     name: Name
     at: float
+    """When it was taken out of the client."""
     redelivered: bool
 
 
@@ -104,9 +107,12 @@ class Ledger:
         """Acknowledgements that were sent."""
         self._stories: dict[Name, list[str]] = {}
         """What became of the latest messages, for whoever looks for the reason."""
-        self._committed: dict[Name, str] = {}
-        """Who committed it, and when; nothing if a fault may have overtaken it."""
-        self._delivered: set[Name] = set()
+        self._committed: dict[Name, tuple[str, float]] = {}
+        """Who committed it, and when; nobody if a fault may have overtaken it."""
+        self._delivered: dict[Name, float] = {}
+        """When it was taken first."""
+        self._unmarked: set[Name] = set()
+        """What was delivered without the mark of redelivery."""
         self._numbers: set[tuple[str, int]] = set()
 
     def tell(self, names: Sequence[Name], what: str) -> None:
@@ -136,33 +142,49 @@ class Ledger:
         with self._lock:
             self.counts[what] += number
 
-    def deliver(self, name: Name, redelivered: bool, last: dict[tuple[str, int], Name], who: str) -> None:
-        """One delivery; `last` is what this consumer got last, unmarked, of each session."""
+    def deliver(
+        self, name: Name, redelivered: bool, last: dict[tuple[str, int], Name], who: str, since: float
+    ) -> None:
+        """One delivery, arrived after `since`; `last` is what this consumer got last, unmarked, of each
+        session.
+        """
         with self._lock:
-            self._tell([name], f"{'again ' * redelivered}to {who}")
+            self._tell([name], f"{'again ' * redelivered}to {who}, arrived after {clock(since)}")
             self.counts["deliveries"] += 1
             self.counts["marked as redelivered"] += redelivered
-            if self._committed.get(name):
-                who = self._committed[name]
-                self._break("resurfaced", f"{name} came back after its ack by {who}", name)
+            by, at = self._committed.get(name, ("", 0.0))
+            if by and at < since:
+                self._break("resurfaced", f"{name} came back after its ack by {by}", name)
             elif name in self._committed:
                 self.counts["overtaken acknowledgements"] += 1
             if name in self._delivered:
-                self.counts["came again, marked"] += redelivered
-                if not redelivered:
-                    self._break("unmarked", f"{name} was delivered before, but says it was not", name)
+                self._deliver_again(name, redelivered, since)
             elif (name.sender, name.number) in self._numbers:
                 self.counts["duplicates published by their sender"] += 1
-            key = name.sender, name.session
             if not redelivered:
-                if key in last and name.serial <= last[key].serial:
-                    before = self._stories.get(last[key], ["long ago"])
-                    self._break(
-                        "out of order", f"{name} came after {last[key]}, of which: {'; '.join(before)}", name
-                    )
-                last[key] = name
-            self._delivered.add(name)
-            self._numbers.add((name.sender, name.number))
+                self._unmarked.add(name)
+                self._check_order(name, last)
+            self._note(name)
+
+    def _deliver_again(self, name: Name, redelivered: bool, since: float) -> None:
+        self.counts["came again, marked"] += redelivered
+        if redelivered:
+            return
+        if self._delivered[name] < since or name in self._unmarked:
+            self._break("unmarked", f"{name} was delivered before, but says it was not", name)
+        else:
+            self.counts["first deliveries that lay in a client while another came"] += 1
+
+    def _check_order(self, name: Name, last: dict[tuple[str, int], Name]) -> None:
+        key = name.sender, name.session
+        if key in last and name.serial <= last[key].serial:
+            before = "; ".join(self._stories.get(last[key], ["long ago"]))
+            self._break("out of order", f"{name} came after {last[key]}, of which: {before}", name)
+        last[key] = name
+
+    def _note(self, name: Name) -> None:
+        self._delivered.setdefault(name, time.monotonic())
+        self._numbers.add((name.sender, name.number))
 
     def take_late(self, name: Name, who: str) -> None:
         """A delivery by a node that stood still: perhaps it was on its way to the socket before that, and
@@ -172,8 +194,7 @@ class Ledger:
             self._tell([name], f"late to {who}")
             self.counts["deliveries"] += 1
             self.counts["deliveries of a node that stood still"] += 1
-            self._delivered.add(name)
-            self._numbers.add((name.sender, name.number))
+            self._note(name)
 
     def ack(self, names: Sequence[Name]) -> None:
         with self._lock:
@@ -182,8 +203,9 @@ class Ledger:
     def commit(self, who: str, certain: Sequence[Name], others: Sequence[Name]) -> None:
         with self._lock:
             self.counts["acknowledgements committed"] += len(certain)
-            self._committed.update(dict.fromkeys(others, ""))
-            self._committed.update(dict.fromkeys(certain, f"{who}, committed at {clock()}"))
+            now = time.monotonic()
+            self._committed.update(dict.fromkeys(others, ("", now)))
+            self._committed.update(dict.fromkeys(certain, (f"{who}, committed at {clock(now)}", now)))
 
     def changed(self, body: bytes) -> None:
         with self._lock:
@@ -401,7 +423,7 @@ class Worker(Client):
     is_touched: Callable[[Node, float], bool] = staticmethod(lambda node, since: False)
     """Was a node frozen or cut off at any time since then?"""
     is_late: Callable[[Node], bool] = staticmethod(lambda node: False)
-    """Was it so recently that it may have written a delivery before, of which we hear only now?"""
+    """Did it stand still so recently that we may hear only now of a delivery it wrote before?"""
 
     @property
     def is_idle(self) -> bool:
@@ -413,19 +435,25 @@ class Worker(Client):
             channel.basic_qos(prefetch_count=2 * BATCH)
             last: dict[tuple[str, int], Name] = {}
             held: list[Delivery] = []
+            since = asked = time.monotonic()
             for method, _, body in channel.consume(self.queue, inactivity_timeout=AGAIN_S):
                 if method is not None:
-                    held.append(self._took(method, body, last, node))
+                    held.append(self._took(method, body, last, node, since))
                 if held and (method is None or len(held) >= BATCH):
                     self._settle(channel, node, held)
                     held = []
                 if self._is_over.is_set():
                     return
+                if not channel.get_waiting_message_count():
+                    # pika looks at the socket next: what it brings is not older than its last look.
+                    since, asked = asked, time.monotonic()
         finally:
             if channel.connection.is_open:
                 channel.connection.close()
 
-    def _took(self, method: Any, body: bytes, last: dict[tuple[str, int], Name], node: Node) -> Delivery:
+    def _took(
+        self, method: Any, body: bytes, last: dict[tuple[str, int], Name], node: Node, since: float
+    ) -> Delivery:
         at = time.monotonic()
         name = name_of(body)
         if body != name.body or name.queue != self.queue:
@@ -434,7 +462,7 @@ class Worker(Client):
         if self.is_late(node):
             self.ledger.take_late(name, who)
         else:
-            self.ledger.deliver(name, method.redelivered, last, who)
+            self.ledger.deliver(name, method.redelivered, last, who, since)
         self.done += 1
         return Delivery(method.delivery_tag, name, at, method.redelivered)
 

@@ -90,13 +90,9 @@ class Field:
         return any(node.name in names and since <= end for names, _, end in self._touched)
 
     def is_late(self, node: Node) -> bool:
-        """May what a client gets from this node now be from before the node stood still, or was cut off?
-
-        Of one that was cut off it should not be: see docs/reliability.md on what is open there.
-        """
+        """May what a client gets from this node now have been on its way when the node stood still?"""
         now = time.monotonic()
-        cut = any(node.name in names and began <= now <= end for names, began, end in self._touched)
-        return cut or any(node.name == name and began <= now <= end for name, began, end in self._stopped)
+        return any(node.name == name and began <= now <= end for name, began, end in self._stopped)
 
     # --- doing ---
 

@@ -42,6 +42,13 @@ def has_master(nodes: Mapping[str, Node], view: View) -> bool:
     return not master.is_restarted and is_live(nodes, master)
 
 
+def has_other(nodes: Mapping[str, Node], view: View, name: str) -> bool:
+    """Is there a member besides this node that is live and in sync?"""
+    return any(
+        is_live(nodes, entry) and not entry.is_restarted and entry.node != name for entry in view.members
+    )
+
+
 def waiting(tables: Tables) -> dict[str, int]:
     """The nodes whose mirrored queues have no master to act for them, with their last start."""
     masters = {view.master for view in tables.views_unled()}

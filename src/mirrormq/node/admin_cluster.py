@@ -9,7 +9,7 @@ from typing import Protocol
 from mirrormq.broker.mirrorqueue import stored
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later
-from mirrormq.meta import commands, system
+from mirrormq.meta import commands, system, views
 from mirrormq.node import memberframes as mf
 from mirrormq.node import report_cluster, requests
 from mirrormq.node.membership import FEATURE_LEVEL, Membership
@@ -49,7 +49,7 @@ def leave_cluster(host: ClusterHost, request: requests.LeaveCluster) -> Steps:
     """
     if host.membership.is_alone:
         raise Refusal("not_clustered", f"{host.node_name} is alone in its cluster: there is nothing to leave")
-    full = [queue for queue in host.switch.masters.values() if _holds_messages(queue)]
+    full = [queue for queue in host.switch.masters.values() if _is_only_here(host, queue)]
     if full and not request.force:
         messages = sum(stored(queue) + queue.core.unacked for queue in full)
         raise Refusal(
@@ -65,9 +65,13 @@ def leave_cluster(host: ClusterHost, request: requests.LeaveCluster) -> Steps:
     return {}
 
 
-def _holds_messages(queue: Queue) -> bool:
+def _is_only_here(host: ClusterHost, queue: Queue) -> bool:
+    """Are there messages that no other node could take over?"""
     if system.is_system(queue.record.vhost, queue.name):
         return False  # the cluster's own story goes on elsewhere
+    view = host.state.views.get(queue.record.identity)
+    if view is not None and views.has_other(host.state.nodes, view, host.node_name):
+        return False
     return queue.record.outlives_restart and bool(stored(queue) or queue.core.unacked)
 
 

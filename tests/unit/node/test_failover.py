@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mirrormq.node import requests
 from mirrormq.wire import methods
 from tests.support.kernelkit import PERSISTENT, publish
 from tests.support.scenariokit import Consumer, Site
@@ -449,3 +450,26 @@ def test_a_message_that_arrives_in_two_parts_while_the_queue_moves_is_not_overta
     publisher.client.feed(first[-8:] + second)
     publisher.wait_confirmed(2)
     assert [number for number, _ in group.drain("c")] == [0, 1]
+
+
+def test_a_master_leaves_the_cluster_without_force_while_another_node_is_in_sync():
+    at = site()
+    at.fill(5)
+    heard: list[Any] = []
+    at["a"].node.admin(at["a"].now, requests.LeaveCluster(), heard.append)
+    at.wait(lambda: bool(heard), "a is let go")
+    assert [answer.problem for answer in heard] == [None]
+    at.kill("a")
+    at.wait(lambda: at.master() in ("b", "c"), "another node is the master")
+    assert at.depth() == 5
+
+
+def test_a_master_whose_only_mirror_is_dead_does_not_leave_with_the_messages():
+    at = wide()
+    at.fill(5)
+    at.kill("b")
+    at.advance(7)
+    heard: list[Any] = []
+    at["a"].node.admin(at["a"].now, requests.LeaveCluster(), heard.append)
+    at.wait(lambda: bool(heard), "a is answered")
+    assert "1 durable queues with 5 messages are only here" in heard[0].problem.text
