@@ -21,6 +21,12 @@ HINTS = {"lease-not-needed": 14, "resend-taken-twice": 13}
 RARE = {"deposed-master-confirms", "tail-not-truncated"}
 """Too subtle for a slice; `test_mirror_rules.py` has a schedule for each (F1, F4)."""
 
+SEEDS = {
+    15002: "a node was elected before it knew the name of its cluster, and told an empty one",
+    40018: "a queue that got its first mirror confirmed what was not flushed yet",
+}
+"""Seeds that broke a promise once, each with what was wrong."""
+
 
 @pytest.mark.timeout(SECONDS + 180)
 def test_the_slice_keeps_every_promise_under_faults_of_nodes_links_disks_and_clocks(
@@ -30,6 +36,12 @@ def test_the_slice_keeps_every_promise_under_faults_of_nodes_links_disks_and_clo
     said = capsys.readouterr().out
     assert status == 0, said
     sys.stdout.write(said)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_broke_a_promise_once_keeps_all_of_them(seed: int) -> None:
+    assert run_seed(seed).problem == ""
 
 
 @pytest.mark.timeout(600)

@@ -34,7 +34,7 @@ class SeededRng:
 class NodeKit:
     """A started node; flushes are done at once unless `hold_flushes` is set.
 
-    Those of files whose names begin with `holds` are never done.
+    Those of files whose names begin with `holds` are never done, nor are such files replaced.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class NodeKit:
         self.node.disk_read(self.now, effect.token, data, None)
 
     def _to_disk(self, effect: fx.Append | fx.Flush | fx.Replace | fx.Remove) -> None:
-        if isinstance(effect, fx.Flush) and self.holds is not None and effect.file.startswith(self.holds):
+        is_held = self.holds is not None and effect.file.startswith(self.holds)
+        if is_held and isinstance(effect, fx.Flush | fx.Replace):
             return
         getattr(self.disk, type(effect).__name__.lower())(*effect)
 

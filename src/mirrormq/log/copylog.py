@@ -95,7 +95,7 @@ class CopyLog:
     """The log of a mirrored queue on this node."""
 
     def __init__(self, log: DurableLog, pool: RecentPool, *, is_master: bool = False) -> None:
-        """Make `log` that of a mirrored queue; everything it has counts as committed.
+        """Make `log` that of a mirrored queue; everything it has counts as committed, once it is flushed.
 
         `is_master`: its queue is mastered here and had no mirrors so far.
         """
@@ -123,6 +123,8 @@ class CopyLog:
         self.held_from: Callable[[], int] = lambda: EVERYTHING
         """Who is served from this log needs it from here on."""
         self.is_master = is_master
+        self._owed = log.end if is_master and not log.is_volatile else 0
+        """What a queue brought along when it got its first mirrors: its flush may be under way still."""
         self._arriving: list[tuple[int, int]] = []
         """(end of its batch, seq) of cursors in the tail."""
         self.on_batch: Callable[[bytes, int, int], None] = _ignore
@@ -149,6 +151,8 @@ class CopyLog:
     @property
     def folded(self) -> Seq:
         """The last committed record that is known here as such: nothing up to it is ever given up."""
+        if self.log.flushed < self._owed:
+            return self.log.flushed
         return self.committed.end
 
     @property

@@ -277,7 +277,10 @@ class Copies:
         disk = self._open[queue.record.log_id]
         log = self._mirrored(queue.record, disk)
         queue.take_log(log)
-        disk.copy.log.on_durable(disk.copy.log.mark())
+        kept = disk.copy.log
+        # What a queue in memory holds was never flushed, nor waits for that; any other knows what was.
+        end = kept.end if kept.is_volatile else kept.flushed
+        kept.on_durable((end, kept.horizon, kept.life))
 
     # --- what operators ask ---------------------------------------------------------------------
 

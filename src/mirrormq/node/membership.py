@@ -3,6 +3,8 @@
 Guarantees
 - A folder belongs to one cluster. It forms one only if it was told to be alone, or stands first in a list of
   which a majority has answered that it belongs to none either; otherwise it waits for one to join.
+- It takes part in Raft only when the name of its cluster is on disk. A node that was let in and does not know
+  that yet could otherwise be made a voter and elected, with no name to tell those who join, itself included.
 - No link is opened before this start is on disk, and nothing is proposed, unless this node is the only voter
   and has read every command there is: the number of a start is used once.
 - Clients are let in after the metadata holds everything committed before this start was recorded, and sent
@@ -80,7 +82,6 @@ class Membership:
         self._told_members = ""
         self._is_joining = False
         self._is_forming = False
-        self._is_registered = False
         self._is_leaving = False
         self._answered: tuple[str, ...] = ()
         """Addresses that came with the permission to join."""
@@ -217,6 +218,7 @@ class Membership:
             if not identity.cluster:
                 identity = idn.belong(identity, self._node.rng.token(16), is_founding=True)
             self.identity = replace(identity, start=self.metadata.begin_alone())
+        self.raft.is_mute = not self.is_member
         self._save_identity()
         if self.raft.is_leader:
             self._enter_alone()
@@ -412,14 +414,13 @@ class Membership:
     def _on_registered(self, token: bytes) -> None:
         self.identity = idn.on_recorded(self.identity, token)
         self._save_identity()
-        self._is_registered = True
-        self._enter_if_recorded()
+        if self.phase == WAITING:
+            self._enter()
 
-    def _enter_if_recorded(self) -> None:
-        if self.phase == WAITING and self._is_registered:
-            self.phase = ENTERING
-            lapses = self._lapses
-            self.propose(self._restarted(), lambda outcome: self._on_entered(outcome, lapses), True)
+    def _enter(self) -> None:
+        self.phase = ENTERING
+        lapses = self._lapses
+        self.propose(self._restarted(), lambda outcome: self._on_entered(outcome, lapses), True)
 
     def _on_entered(self, outcome: Outcome, lapses: int) -> None:
         """Everything that was committed before this start was recorded is applied."""
@@ -451,6 +452,7 @@ class Membership:
         """The folder belongs to a cluster now, and that is on disk."""
         for peer in sorted(self.links):
             self.send(peer, mf.encode(Belong(self.identity.cluster)))
+        self.raft.speak_up()
         if self._is_forming:
             self._is_forming = False
             self._node.note("info", "cluster formed", cluster=self.identity.cluster.hex())
@@ -458,7 +460,6 @@ class Membership:
             self._enter_alone()
         else:
             self.phase = WAITING
-            self._enter_if_recorded()
 
     def _dial_known(self) -> None:
         wanted = {contact.address for contact in self.options.nodes if contact.name != self.name}

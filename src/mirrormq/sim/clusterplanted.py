@@ -23,14 +23,13 @@ from mirrormq.sim.raftplanted import AcceptsAnyDisk
 
 
 class _HastyMembership(Membership):
-    def _enter_if_recorded(self) -> None:
-        if self.phase == WAITING and self._is_registered:
-            self.phase = ENTERING
-            self.propose(self._restarted(), lambda _: None, False)
-            self._node.enter()
-            self._dial_known()
-            self._effects.doors(is_open=True)
-            self.phase = "ready"
+    def _enter(self) -> None:
+        self.phase = ENTERING
+        self.propose(self._restarted(), lambda _: None, False)
+        self._node.enter()
+        self._dial_known()
+        self._effects.doors(is_open=True)
+        self.phase = "ready"
 
 
 class EntersEarly(Node):
@@ -44,9 +43,8 @@ class EntersEarly(Node):
 class _BoldMembership(Membership):
     def _on_event(self, event: ev.Event) -> None:
         super()._on_event(event)
-        if isinstance(event, ev.LeaderChanged) and event.leader:
-            self._is_registered = True
-            self._enter_if_recorded()
+        if isinstance(event, ev.LeaderChanged) and event.leader and self.phase == WAITING:
+            self._enter()
 
 
 class EntersUnrecorded(Node):

@@ -214,6 +214,24 @@ def test_a_fresh_node_does_not_take_itself_for_a_removed_one() -> None:
     assert not other.told(ev.Removed)
 
 
+def test_a_mute_node_is_sent_nothing_until_it_speaks_up() -> None:
+    leader, other = RaftKit(), RaftKit(name="n2", may_form=False)
+    other.raft.is_mute = True
+    leader.settle()
+    connect(leader, other)
+    leader.raft.change(leader.now, Change("n2", NON_VOTER, b"n2"), "join")
+    for _ in range(200):
+        exchange(leader, other)
+    assert not other.raft.log.last_index
+    assert leader.raft.config.find("n2").start == 0
+    other.raft.speak_up()
+    for _ in range(200):
+        exchange(leader, other)
+    assert other.raft.log.last_index == leader.raft.log.last_index
+    assert leader.raft.config.find("n2").start == 1
+    assert other.told(ev.Registered)
+
+
 def test_a_leader_that_is_to_be_removed_hands_over_first() -> None:
     kit = RaftKit()
     kit.add_voter("n2")

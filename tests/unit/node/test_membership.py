@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from mirrormq.cluster.raft.membership import VOTER, WITNESS
+from mirrormq.cluster import identity as idn
+from mirrormq.cluster.raft.membership import NON_VOTER, VOTER, WITNESS
 from mirrormq.meta.commands import PutVHost, SetLevel
 from mirrormq.meta.records import VHost
 from mirrormq.node import memberframes as mf
@@ -102,6 +103,42 @@ def test_a_node_that_is_alone_may_come_back_under_another_name_and_keeps_its_que
 
 
 # --- joining and leaving ---
+
+
+def let_in_without_knowing() -> Group:
+    """Node b is a member of a's cluster, whose name never reaches its disk."""
+    group = Group()
+    group.start("a")
+    group.settle()
+    group.start("b", join="a").holds = idn.FILE
+    group.advance(3)
+    return group
+
+
+def test_a_node_takes_part_in_nothing_before_the_name_of_its_cluster_is_on_its_disk():
+    group = let_in_without_knowing()
+    assert group["b"].phase == SEEKING
+    assert roles(group, "a") == {"a": VOTER, "b": NON_VOTER}
+    assert group["b"].node.membership.raft.is_fresh
+    assert not group["b"].disk.list("meta/")
+    assert group["a"].phase == READY
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(("a", "b"))))
+def test_a_node_that_loses_power_before_it_knows_its_cluster_is_let_in_at_its_next_start(
+    order: tuple[str, ...],
+):
+    group = let_in_without_knowing()
+    cluster = group["a"].node.membership.identity.cluster
+    group.kill("b")
+    group.kill("a")
+    for name in order:
+        group.start(name, join="a" if name == "b" else "")
+        group.advance(2)
+    group.settle()
+    group.advance(1)
+    assert clusters(group) == {cluster}
+    assert roles(group, "a") == {"a": VOTER, "b": VOTER}
 
 
 def test_a_node_joins_through_any_member():

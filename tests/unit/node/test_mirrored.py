@@ -185,6 +185,25 @@ def test_a_policy_set_later_mirrors_a_queue_that_holds_messages():
     assert other.deliveries() == [b"%d" % at for at in range(110)]
 
 
+@pytest.mark.parametrize("master", ALL)
+def test_a_queue_that_gets_its_first_mirror_confirms_nothing_whose_flush_is_under_way(master):
+    group = formed()
+    client = group[master].client()
+    client.declare("q", durable=True)
+    client.ask(methods.ConfirmSelect(), methods.ConfirmSelectOk)
+    group[master].hold_flushes = True
+    publish_some(client, 0, 5)
+    mirror(group[next(name for name in ALL if name != master)])
+    group.advance(1)
+    assert group[master].node.switch.masters[view(group, at=master).id].log.is_mirrored
+    assert confirmed(client) == 0
+    group[master].hold_flushes = False
+    group.advance(2)
+    assert confirmed(client) == 5
+    assert members(group, at=master)[0] == master
+    assert set(members(group, at=master)) == set(ALL)
+
+
 def test_a_policy_says_how_many_messages_a_full_copy_takes_at_once():
     group = formed()
     ready(group, "a", 200)

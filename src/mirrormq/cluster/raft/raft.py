@@ -111,6 +111,8 @@ class Raft:
         self.heard_at = 0
         """When this node last heard from the leader it follows."""
         self.links: dict[str, Link] = {}
+        self.is_mute = False
+        """It says hello to nobody, and so is sent nothing and counted on by nobody, until `speak_up`."""
         self.forwarded = ForwardedReads(me.start)
         self.holder = Holder()
         self.vouching = Vouching(0)
@@ -209,8 +211,17 @@ class Raft:
         self._is_touched = True
         assert peer not in self.links, peer
         self.links[peer] = Link()
-        self.send(peer, ms.Hello(self.me.identity, self.me.start, self.me.tokens))
+        if not self.is_mute:
+            self._say_hello(peer)
         self.role.on_link(now, peer)
+
+    def speak_up(self) -> None:
+        """Take part from now on: whoever is linked hears the hello that was withheld."""
+        self._is_touched = True
+        if self.is_mute:
+            self.is_mute = False
+            for peer in self.links:
+                self._say_hello(peer)
 
     def link_down(self, now: int, peer: str, *, eof: bool) -> None:
         """A link is gone. `eof`: the other side ended it. Told *before* the socket is closed by this side."""
@@ -488,6 +499,9 @@ class Raft:
         return self.commit_index
 
     # --- inside ---
+
+    def _say_hello(self, peer: str) -> None:
+        self.send(peer, ms.Hello(self.me.identity, self.me.start, self.me.tokens))
 
     def _may_say(self, peer: str, hello: ms.Hello, message: ms.Message) -> bool:
         """Is this message worth something, coming from that data folder?
