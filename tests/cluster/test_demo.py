@@ -17,7 +17,7 @@ DEMO = [sys.executable, "-P", "-m", "mirrormq", "demo"]
 @pytest.mark.timeout(180)
 def test_the_tour_kills_the_master_loses_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*DEMO, "--messages", "4000"],
+        [*DEMO, "--messages", "4000", "--no-pipeline"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

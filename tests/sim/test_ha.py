@@ -16,7 +16,7 @@ from mirrormq.sim.haplanted import PLANTED
 SECONDS = float(os.environ.get("SIM_SECONDS", "45"))
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
 PLANTED_SEEDS = 12
-HINTS = {"lease-not-needed": 14, "resend-taken-twice": 13}
+HINTS = {"delivered-too-early": 17, "lease-not-needed": 14, "resend-taken-twice": 13}
 """Seeds that found it before: tried first, since most worlds do not come to it."""
 RARE = {"deposed-master-confirms", "tail-not-truncated"}
 """Too subtle for a slice; `test_mirror_rules.py` has a schedule for each (F1, F4)."""
@@ -24,6 +24,8 @@ RARE = {"deposed-master-confirms", "tail-not-truncated"}
 SEEDS = {
     15002: "a node was elected before it knew the name of its cluster, and told an empty one",
     40018: "a queue that got its first mirror confirmed what was not flushed yet",
+    100075: "what a node owed to itself as a master went to the next one by two ways, and was never reported",
+    100085: "a channel that had gone while its link was broken was given messages after its end",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

@@ -231,5 +231,8 @@ class Outlet:
         """Forget it, with everything outstanding ready again."""
         self.link.outlets.pop(self.number, None)
         self.link.served.difference_update(self.consumers)
+        # A consumer that the home node did not ask for again after a break is cancelled when that is ready:
+        # until then its queue must not take it for one that could be given something.
+        self.channel.flow = False
         self.out.take()
         self.channel.release()

@@ -173,6 +173,10 @@ class RemoteQueue:
         """The record, the view or a node has changed: is there another master?"""
         if self.successor is None and self.switch.is_master(self.record):
             return  # the queue here is about to take over
+        if self._is_retired:
+            # With yet another master comes an object that takes what is owed (`hand_over`): two of them
+            # would send under one number.
+            return
         since, was_open = self.since, self.is_open
         node = self._look()
         # A queue that begins to be mirrored keeps its master, and that one its consumers.
@@ -498,9 +502,9 @@ class RemoteQueue:
         assert isinstance(successor, Queue)
         self.subscriptions.give_to(successor)
         self.successor = successor
-        self._is_retired = True
         self.record = successor.record
         self.follow()
+        self._is_retired = True
         if not self._outgoing.is_empty:
             # Now, before anything that clients publish to the new object: the parked ones go on at once.
             self._outgoing.take()

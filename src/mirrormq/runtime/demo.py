@@ -1,8 +1,9 @@
 """`mirrormq demo`: a guided tour of what mirrored queues are for, on its own data and free ports.
 
 Three nodes are started, a client publishes with confirms, the node that is the master of its queue is killed
-with SIGKILL while it does, and afterwards every confirmed message is looked for, one by one. Exit code 0 if
-nothing was lost, 1 if anything was, or a node did not start. Nothing is left behind.
+with SIGKILL while it does, and afterwards every confirmed message is looked for, one by one. In the end Spark
+archives what was published, audits the copies and reports. Exit code 0 if nothing was lost, 1 if anything
+was, or a node did not start. Nothing is left behind but the archive and the reports.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from typing import Any
 from mirrormq.client.admin import AdminClient, Unreachable
 from mirrormq.client.admin import Refused as AdminRefused
 from mirrormq.client.amqp import AmqpClient, Confirmed, Delivered, Gone, Refused
+from mirrormq.client.bulk import BulkError
 from mirrormq.runtime import localcluster, main
+from mirrormq.runtime.demopipeline import Pipeline
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.localcluster import LocalNode
 from mirrormq.runtime.nodechild import NodeChild
@@ -48,17 +51,22 @@ def demo(argv: Sequence[str]) -> int:
         prog="mirrormq demo", description="Kill the master of a mirrored queue and count the messages."
     )
     parser.add_argument("--messages", type=int, default=MESSAGES, metavar="N", help=f"({MESSAGES})")
+    parser.add_argument(
+        "--out", type=Path, default=Path("data/demo"), metavar="DIR", help="archive and reports (data/demo)"
+    )
+    parser.add_argument("--no-pipeline", action="store_true", help="leave out the jobs on Spark")
     options = parser.parse_args(argv)
+    out = None if options.no_pipeline else options.out.absolute() / time.strftime("%Y%m%d-%H%M%S")
     signal.signal(signal.SIGTERM, main.leave)
     folder = Path(tempfile.mkdtemp(prefix="mirrormq-demo-"))
     try:
         with _running(folder) as nodes:
-            return Tour(nodes, options.messages).run()
+            return Tour(nodes, options.messages, out).run()
     except StartError as error:
         return main.say(error)
     except KeyboardInterrupt:
         return main.COULD_NOT_START
-    except (Gone, TimeoutError, Unreachable, AdminRefused) as error:
+    except (Gone, TimeoutError, Unreachable, AdminRefused, BulkError, ConnectionError) as error:
         return main.say(StartError(f"the tour could not go on: {error}."))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -156,8 +164,11 @@ def _running(folder: Path) -> Iterator[list[DemoNode]]:
 class Tour:
     """The steps behind the start."""
 
-    def __init__(self, nodes: list[DemoNode], messages: int) -> None:
+    def __init__(self, nodes: list[DemoNode], messages: int, out: Path | None) -> None:
+        """`out` is for what the pipeline makes; without it there is none."""
         self._nodes = nodes
+        ports = [node.local.port for node in nodes]
+        self._pipeline = None if out is None else Pipeline(QUEUE, ports, out, _say)
         self._messages = messages
         self._confirmed: set[int] = set()
         self._again = 0
@@ -173,6 +184,9 @@ class Tour:
             client.close()
         row = _until(lambda: _has_copies(near.queue(), NODES), "all copies are in sync")
         _say(f"     master {row['master']}, in sync: {', '.join(row['in_sync'])}")
+        if self._pipeline is not None:
+            self._pipeline.hold()
+            _say("     a cursor keeps every record until it is archived")
         _say(f"3. Publishing {self._messages:,} persistent messages with confirms through {near.local.name}.")
         self._publish(near, master)
         row = _until(lambda: near.queue().get("master") and near.queue(), "the queue has a master")
@@ -185,7 +199,11 @@ class Tour:
         master.wait()
         _until(lambda: _has_copies(near.queue(), NODES), "all copies are in sync again")
         _say(f"     in sync again {time.monotonic() - began:.1f} s after its start")
-        return self._sum_up(received, repeated, is_ordered)
+        code = 0
+        if self._pipeline is not None:
+            _say("6. The data pipeline: Spark archives, audits and reports, reading from the mirrors.")
+            code = self._pipeline.run(len(self._confirmed))
+        return self._sum_up(received, repeated, is_ordered) or code
 
     def _sum_up(self, received: set[int], repeated: int, is_ordered: bool) -> int:
         missing = sorted(self._confirmed - received)

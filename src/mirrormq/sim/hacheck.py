@@ -286,7 +286,9 @@ class MirrorChecker:
             is_right = not publish.is_persistent and facts.views[max(facts.views)].since > 0
         else:
             causes = {ACKED: message.is_acked, AUTO: message.is_acked, REJECTED: message.is_rejected}
-            is_right = causes.get(reason, False)
+            is_right = causes.get(reason, False) or (
+                reason in (ACKED, AUTO) and self._world.went_unheard(message)
+            )
         if not is_right and not message.is_excused:
             raise Violation(f"I3: {name}: message {publish.number} left for reason {reason}, which is wrong")
 

@@ -23,7 +23,7 @@ from mirrormq.sim.hacheck import MirrorChecker
 from mirrormq.sim.haclient import BRIEF, SPECS, HaClient
 from mirrormq.sim.hafacts import WatchedCopyLog
 from mirrormq.sim.hafaults import CONFIRMS, HaFaults
-from mirrormq.sim.hahistory import HaHistory
+from mirrormq.sim.hahistory import LETTERS, HaHistory, HaSent
 from mirrormq.sim.queueworld import SMALL_LIMITS as QUEUE_LIMITS
 from mirrormq.sim.raftworld import SMALL_LIMITS as RAFT_LIMITS
 from mirrormq.sim.timeline import SECOND
@@ -94,6 +94,8 @@ class HaWorld(ClusterWorld):
         """What operators want."""
         self.starts: dict[str, int] = {}
         self._is_resting = False
+        self._unheard: list[tuple[str, int]] = []
+        """Queues from which a client took without acknowledgements, and when it went."""
 
     def make_faults(self) -> HaFaults:
         """What goes wrong in this world."""
@@ -150,6 +152,31 @@ class HaWorld(ClusterWorld):
         if record is None or record.node != name:
             return False
         return view is None or all(entry.node == name or entry.start == FORGOTTEN for entry in view.members)
+
+    # --- clients ---
+
+    def drop_lost(self) -> None:
+        """Forget clients that have nothing to talk to."""
+        self._unheard += self._just_lost()
+        super().drop_lost()
+
+    def _just_lost(self) -> list[tuple[str, int]]:
+        """The queues from which clients took without acknowledgements that are gone now."""
+        lost = [cast("HaClient", client) for client in self.clients if client.is_lost]
+        return [
+            (client.consumed[tag], self.now)
+            for client in lost
+            for tag in sorted(client.without_acks & client.consumed.keys())
+        ]
+
+    def went_unheard(self, message: HaSent) -> bool:
+        """May a client that acknowledges nothing have gone while this message was on its way to it?"""
+        found = any(
+            queue in (message.queue, LETTERS if message.is_rejected else "") and message.at <= at
+            for queue, at in (*self._unheard, *self._just_lost())
+        )
+        message.is_acked |= found
+        return found
 
     # --- operators ---
 
