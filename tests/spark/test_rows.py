@@ -103,8 +103,34 @@ def test_rows_of_mirrors_carry_the_seq_of_their_origin() -> None:
     data = rows_of(columns, {"mirrorOf": "there"})
     (_, key, _, first), (_, _, _, second) = split_rows(data)
     assert (key, first, second) == ("q", (7).to_bytes(8, "little") + b"x", (7).to_bytes(8, "little"))
-    with pytest.raises(ValueError, match="op is publish or remove, not 'purge'"):
-        rows_of({**columns, "op": ["purge", "remove"]}, {})
+    last = (9).to_bytes(8, "little")
+    ((_, _, _, run), *_) = split_rows(
+        rows_of({**columns, "body": [last, None], "op": ["remove"] * 2}, {"mirrorOf": "x"})
+    )
+    assert run == (7).to_bytes(8, "little") + last
+    with pytest.raises(ValueError, match="op is publish, remove or purge, not 'other'"):
+        rows_of({**columns, "op": ["other", "remove"]}, {})
+
+
+def test_copies_for_mirrors_say_how_they_were_published() -> None:
+    columns = {"body": [b"x"], "op": ["publish"], "queue": ["q"], "seq": [7]}
+    columns |= {"exchange": ["ex"], "routing_key": ["key"]}
+    ((exchange, key, _, body),) = split_rows(rows_of(columns, {"mirrorOf": "there"}))
+    assert (exchange, key, body) == ("", "q", (7).to_bytes(8, "little") + b"\x02ex\x03keyx")
+
+
+@pytest.mark.parametrize(
+    ("kept", "runs"),
+    [("[]", [(1, 9)]), ("[1,4,5]", [(2, 3), (6, 9)]), ("[9,12]", [(1, 8)]), (None, [(1, 9)])],
+)
+def test_a_purge_becomes_removals_of_the_runs_it_took(kept: str | None, runs: list[tuple[int, int]]) -> None:
+    body = None if kept is None else kept.encode()
+    columns = {"body": [body], "op": ["purge"], "queue": ["q"], "seq": [9]}
+    found = [
+        (key, int.from_bytes(body[:8], "little"), int.from_bytes(body[8:], "little"))
+        for _, key, _, body in split_rows(rows_of(columns, {"mirrorOf": "there"}))
+    ]
+    assert found == [("q", *run) for run in runs]
 
 
 def test_rows_without_ids_get_the_same_ids_whenever_their_task_runs() -> None:

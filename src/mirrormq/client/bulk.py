@@ -27,7 +27,10 @@ from mirrormq.wire.bulk import BulkError, Fields
 __all__ = ["BulkClient", "BulkError", "Gone", "Target"]
 
 RECV_BYTES = 64 * 1024
-AGAIN = frozenset(("login", "queues", "seek", "cursor_list", "cursor_open", "sink_state", "definitions"))
+AGAIN = frozenset(
+    ("login", "queues", "seek", "cursor_list", "cursor_open", "sink_state", "definitions", "define",
+     "undefine", "vhost", "mirror_vhost")
+)  # fmt: skip
 """Operations that change nothing when they are done once more."""
 
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from mirrormq.client.bulk import BulkClient, BulkError, Gone, error_of
 from mirrormq.wire import bulk
 
-PUBLISH, COPY, REMOVE = 0, 1, 2
-"""What a row does. The last two are for vhosts that mirror another cluster: publish a copy of a message, and
-remove that copy, by the seq of its record there.
+PUBLISH, COPY, REMOVE, COPY_AS = 0, 1, 2, 3
+"""What a row does. The others are for vhosts that mirror another cluster: publish a copy of a message, remove
+that copy, by the seq of its record there, and publish a copy with the exchange and key it had there.
 """
 
 DURABLE = b"\x10\x00\x02"

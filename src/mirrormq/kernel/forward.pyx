@@ -242,11 +242,11 @@ def take_copies(QueueStore core not None, const uint8_t[::1] data, uint64_t firs
 
 
 def origins(const uint8_t[::1] data, uint64_t count) -> list:
-    """[(first, last), …] of the seqs at the origin that a block of rows names."""
+    """[(first, last), …] of the seqs at the origin that a block of rows names; bodies end runs."""
     cdef list spans = []
     cdef uint64_t at = 0
     cdef uint64_t end = <uint64_t>data.shape[0]
-    cdef uint64_t size, seq
+    cdef uint64_t size, seq, upto
     cdef uint64_t first = 0
     cdef uint64_t last = 0
     cdef uint32_t body_len, props_len
@@ -263,6 +263,9 @@ def origins(const uint8_t[::1] data, uint64_t count) -> list:
             raise Malformed("a record is cut short")
         if seq:
             add_span(spans, seq, &first, &last)
+            if body_len == 8:
+                memcpy(&upto, &data[at + size - 8], 8)
+                last = max(last, upto)
         at += size
         count -= 1
     if first:

@@ -7,7 +7,9 @@ nodes (outbuffer.pxd), so its target takes it as it takes publishes of another n
 
 A row is: bytes behind this field u32, op u8, exchange bytes u16, key bytes u16, property bytes u32
 (little-endian), exchange, key, raw properties, body. A row may go on in the next piece that is fed. The body
-of a row with an origin begins with the seq of its record there, u64.
+of a row with an origin begins with the seq of its record there, u64. That of a removal may end with another
+seq: all up to that one go. Behind the seq of a "copy as" stand exchange and key that the message had there,
+a length u8 before each; exchange and key of the row only say where it goes.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -26,12 +28,25 @@ cdef enum:
     OP_PUBLISH = 0
     OP_COPY = 1
     OP_REMOVE = 2
+    OP_COPY_AS = 3
 
 PUBLISH, COPY, REMOVE = OP_PUBLISH, OP_COPY, OP_REMOVE
 
 
 class BadRow(ValueError):
     """A row that no client of this version sends."""
+
+
+cdef inline uint64_t route_bytes(const uint8_t* p, uint64_t n) noexcept:
+    """Octets of the exchange and key behind the seq, lengths included; 0 if they are not all there."""
+    cdef uint64_t at = ORIGIN_BYTES
+    if n < at + 2:
+        return 0
+    at += 1 + <uint64_t>p[at]
+    if n < at + 1:
+        return 0
+    at += 1 + <uint64_t>p[at]
+    return at - ORIGIN_BYTES if at <= n else 0
 
 
 @cython.final
@@ -143,13 +158,17 @@ cdef class RowSplitter:
             exchange = get16(p + 5)
             key = get16(p + 7)
             props = get32(p + 9)
-            if p[4] > OP_REMOVE or exchange > 255 or key > 255:
+            if p[4] > OP_COPY_AS or exchange > 255 or key > 255:
                 raise BadRow("a row has no such op, or a name of more than 255 bytes")
             if <uint64_t>ROW_HEAD - 4 + exchange + key + props > size:
                 raise BadRow("a row is shorter than its parts")
             body = size - (ROW_HEAD - 4) - exchange - key - props
             if p[4] != OP_PUBLISH and body < ORIGIN_BYTES:
                 raise BadRow("a row has no origin")
+            if p[4] == OP_REMOVE and body != ORIGIN_BYTES and body != 2 * ORIGIN_BYTES:
+                raise BadRow("a removal is one seq, or the first and the last of a run")
+            if p[4] == OP_COPY_AS and not route_bytes(p + ROW_HEAD + exchange + key + props, body):
+                raise BadRow("a row does not say how its message was published")
             if not walk_properties(p + ROW_HEAD + exchange + key, props, &info):
                 raise BadRow("a row has malformed properties")
             found = self.find(p + 5, exchange + key)
@@ -190,10 +209,16 @@ cdef class RowSplitter:
         cdef uint16_t route = exchange + key + 2
         cdef uint32_t body_len
         cdef uint32_t skipped = ORIGIN_BYTES if p[4] != OP_PUBLISH else 0
-        cdef size_t size = WIRE_HEAD + route + props + body - skipped
+        cdef uint8_t op = OP_COPY if p[4] == OP_COPY_AS else p[4]
+        cdef const uint8_t* rest = p + ROW_HEAD + exchange + key + props
+        cdef size_t size
+        if p[4] == OP_COPY_AS:
+            route = <uint16_t>route_bytes(rest, body)
+            skipped += route
+        size = WIRE_HEAD + route + props + body - skipped
         body_len = <uint32_t>(body - skipped)
         for block in blocks:
-            if block.rows and block.op != p[4] and block not in self.full:
+            if block.rows and block.op != op and block not in self.full:
                 self.full.append(block)
         if self.full:
             return False
@@ -205,17 +230,20 @@ cdef class RowSplitter:
             memcpy(q + 12, &route, 2)
             q[14] = q[15] = 0
             if skipped:
-                memcpy(q + WIRE_SEQ, p + ROW_HEAD + exchange + key + props, 8)
+                memcpy(q + WIRE_SEQ, rest, 8)
             else:
                 q[16] = q[17] = q[18] = q[19] = q[20] = q[21] = q[22] = q[23] = 0
             q += WIRE_HEAD
-            q[0] = <uint8_t>exchange
-            memcpy(q + 1, p + ROW_HEAD, exchange)
-            q[1 + exchange] = <uint8_t>key
-            memcpy(q + 2 + exchange, p + ROW_HEAD + exchange, key)
+            if p[4] == OP_COPY_AS:
+                memcpy(q, rest + ORIGIN_BYTES, route)
+            else:
+                q[0] = <uint8_t>exchange
+                memcpy(q + 1, p + ROW_HEAD, exchange)
+                q[1 + exchange] = <uint8_t>key
+                memcpy(q + 2 + exchange, p + ROW_HEAD + exchange, key)
             memcpy(q + route, p + ROW_HEAD + exchange + key, props)
-            memcpy(q + route + props, p + ROW_HEAD + exchange + key + props + skipped, body_len)
-            block.op = p[4]
+            memcpy(q + route + props, rest + skipped, body_len)
+            block.op = op
             block.used += size
             block.rows += 1
             if block.used >= self.most and block not in self.full:

@@ -33,6 +33,8 @@ class VHost(_Record, frozen=True, tag="vhost"):
     default_queue_type: str = ""
     mirror_of: str = ""
     """The cluster whose copy it is, read-only for clients; empty if it is an ordinary one."""
+    via: tuple[str, ...] = ()
+    """Of a mirror: clusters that its messages come through on their way from there, the nearest one first."""
 
     @property
     def identity(self) -> str:

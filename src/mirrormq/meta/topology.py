@@ -35,7 +35,8 @@ def put_vhost(tables: Tables, command: commands.PutVHost) -> Record:
     existing = tables.vhosts.get(vhost.name)
     is_new = existing is None
     if existing is not None:
-        vhost = msgspec.structs.replace(vhost, mirror_of=existing.mirror_of)
+        via = vhost.via if vhost.mirror_of == existing.mirror_of else existing.via
+        vhost = msgspec.structs.replace(vhost, mirror_of=existing.mirror_of, via=via)
     tables.put(vhost)
     if is_new:
         own = ((EVENT_EXCHANGE, "topic", True),) if vhost.name == EVENT_VHOST else ()
@@ -48,7 +49,7 @@ def put_vhost(tables: Tables, command: commands.PutVHost) -> Record:
 
 def promote_mirror(tables: Tables, command: commands.PromoteMirror) -> Record:
     """Make an ordinary vhost of a mirror."""
-    vhost = msgspec.structs.replace(_vhost(tables, command.name), mirror_of="")
+    vhost = msgspec.structs.replace(_vhost(tables, command.name), mirror_of="", via=())
     tables.put(vhost)
     return vhost
 

@@ -78,7 +78,7 @@ def add_vhost(host: AdminHost, request: requests.AddVHost) -> Steps:
         changes["default_queue_type"] = "" if kind == "undefined" else kind
     if request.mirror_of:
         _check_mirror(host, existing, request.mirror_of)
-        changes["mirror_of"] = request.mirror_of
+        changes |= {"mirror_of": request.mirror_of, "via": request.via}
     wanted: commands.Command = commands.PutVHost(msgspec.structs.replace(record, **changes))
     if existing is None and request.actor in host.state.users:
         # As with RabbitMQ's API: who makes a vhost may use it.

@@ -148,6 +148,38 @@ def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps
     return {"commands": len(wanted)}
 
 
+def remove_definitions(host: Host, request: requests.RemoveDefinitions) -> Steps:
+    """Remove from a mirror what is gone at its source; what is not there is passed over.
+
+    For mirrors only, where no client can do it.
+    """
+    vhost = host.state.vhosts.get(request.vhost)
+    if vhost is None or not vhost.mirror_of:
+        raise Refusal("bad_request", f"vhost '{request.vhost}' is no mirror, or was promoted")
+    try:
+        named = import_(request.definitions, request.vhost, node=host.node_name)
+    except DefinitionError as error:
+        raise Refusal("bad_request", str(error)) from error
+    wanted = [found for command in reversed(named) if (found := _undone(command)) is not None]
+    for command in wanted:
+        outcome = yield Propose(command)
+        expect(outcome, "missing", "no_source", "no_destination")
+    return {"commands": len(wanted)}
+
+
+def _undone(command: commands.Command) -> commands.Command | None:
+    """What takes back a command of an import."""
+    if isinstance(command, commands.DeclareQueue):
+        return commands.DeleteQueue(command.queue.vhost, command.queue.name)
+    if isinstance(command, commands.DeclareExchange):
+        return commands.DeleteExchange(command.exchange.vhost, command.exchange.name)
+    if isinstance(command, commands.Bind):
+        return commands.Unbind(command.binding)
+    if isinstance(command, commands.SetPolicy):
+        return commands.ClearPolicy(command.policy.vhost, command.policy.name, command.policy.operator)
+    return None
+
+
 def _placed(host: Host, command: commands.Command) -> commands.Command:
     """Choose the master of a queue now that the policies of the file, and the queues before it, are there."""
     if not isinstance(command, commands.DeclareQueue) or command.queue.identity in host.state.queues:
@@ -187,4 +219,5 @@ OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.SetGlobalParameter: set_global_parameter,
     requests.ClearGlobalParameter: clear_global_parameter,
     requests.ImportDefinitions: import_definitions,
+    requests.RemoveDefinitions: remove_definitions,
 }

@@ -1,7 +1,8 @@
 """Definitions of a vhost over the bulk protocol, for jobs that mirror one cluster to another.
 
 Guarantees: only administrators may, as over HTTP. An export is built in slices, so that ten thousand queues
-hold nobody up; it is a snapshot of no single moment. An import is all or nothing.
+hold nobody up; it is a snapshot of no single moment. What is wrong in an import is found before anything of
+it is done. With `origin` definitions are changed only while the vhost mirrors that cluster.
 """
 
 import json
@@ -27,6 +28,13 @@ class _Asked(Struct, frozen=True):
 class _Given(Struct, frozen=True):
     vhost: str
     definitions: dict[str, object]
+    origin: str | None = None
+
+
+class _Mirror(Struct, frozen=True):
+    vhost: str
+    mirror_of: str
+    via: tuple[str, ...] = ()
 
 
 class _Export(Output):
@@ -93,25 +101,71 @@ def _encoded(value: object) -> bytes:
 
 def define(call: Call) -> None:
     """Import definitions into a vhost."""
-    given = call.take(_Given)
-    _check(call, given.vhost)
+    given = _taken(call)
+    _ask(call, requests.ImportDefinitions(definitions=given.definitions, vhost=given.vhost))
 
+
+def undefine(call: Call) -> None:
+    """Remove from a mirror what definitions name."""
+    given = _taken(call)
+    _ask(call, requests.RemoveDefinitions(definitions=given.definitions, vhost=given.vhost))
+
+
+def vhost(call: Call) -> None:
+    """Tell whether a vhost is there, and what it mirrors."""
+    asked = call.take(_Asked)
+    _check_user(call)
+    found = call.node.meta.vhosts.get(asked.vhost)
+    mirrors = {} if found is None else {"mirror_of": found.mirror_of, "via": list(found.via)}
+    call.answer({"exists": found is not None, **mirrors})
+
+
+def mirror_vhost(call: Call) -> None:
+    """Make a vhost that mirrors another cluster; of one that does, note the clusters between."""
+    given = call.take(_Mirror)
+    _check_user(call)
+    if not given.mirror_of:
+        raise BulkError(bulk.REFUSED, "mirror_of is the cluster whose messages the vhost is to hold")
+    actor = call.session.user
+    _ask(call, requests.AddVHost(name=given.vhost, mirror_of=given.mirror_of, via=given.via, actor=actor))
+
+
+def _ask(call: Call, request: requests.Request) -> None:
     def done(answer: Answer) -> None:
         if answer.problem is not None:
             call.fail(BulkError(bulk.REFUSED, answer.problem.text))
         else:
             call.answer({})
 
-    node = call.node
-    node.admin(node.now, requests.ImportDefinitions(definitions=given.definitions, vhost=given.vhost), done)
+    call.node.admin(call.node.now, request, done)
+
+
+def _taken(call: Call) -> _Given:
+    given = call.take(_Given)
+    _check(call, given.vhost)
+    mirrors = call.node.meta.vhosts[given.vhost].mirror_of
+    if given.origin is not None and given.origin != mirrors:
+        now = f"mirrors '{mirrors}'" if mirrors else "is no mirror, or was promoted"
+        raise access_refused(f"vhost '{given.vhost}' {now}: no definitions of '{given.origin}'")
+    return given
 
 
 def _check(call: Call, vhost: str) -> None:
-    user = call.session.user
-    if "administrator" not in call.node.access.tags(user):
-        raise access_refused(f"user '{user}' is no administrator")
+    _check_user(call)
     if vhost not in call.node.meta.vhosts:
         raise not_found(f"no vhost '{vhost}'")
 
 
-HANDLERS: dict[str, Handler] = {"definitions": export, "define": define}
+def _check_user(call: Call) -> None:
+    user = call.session.user
+    if "administrator" not in call.node.access.tags(user):
+        raise access_refused(f"user '{user}' is no administrator")
+
+
+HANDLERS: dict[str, Handler] = {
+    "definitions": export,
+    "define": define,
+    "undefine": undefine,
+    "vhost": vhost,
+    "mirror_vhost": mirror_vhost,
+}

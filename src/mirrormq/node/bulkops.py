@@ -69,6 +69,7 @@ def _welcome(call: Call) -> Fields:
     assert call.session.vhost is not None
     return {
         "cluster": node.membership.identity.cluster.hex(),
+        "cluster_name": node.cluster_name,
         "node": node.node_name,
         "version": __version__,
         "vhost": call.session.vhost.name,

@@ -31,6 +31,8 @@ class AddVHost(Request, frozen=True, kw_only=True, tag="add_vhost"):
     default_queue_type: str | None = None
     mirror_of: str | None = None
     """The cluster a new vhost is to mirror."""
+    via: tuple[str, ...] = ()
+    """With `mirror_of`: the clusters between, the nearest one first."""
 
 
 class PromoteMirror(Request, frozen=True, kw_only=True, tag="promote_mirror"):
@@ -230,6 +232,13 @@ class ImportDefinitions(Request, frozen=True, kw_only=True, tag="import_definiti
 
     definitions: dict[str, Any]
     vhost: str | None = None
+
+
+class RemoveDefinitions(Request, frozen=True, kw_only=True, tag="remove_definitions"):
+    """Take away what a definition file names (exchanges, queues, bindings, policies) from a mirror."""
+
+    definitions: dict[str, Any]
+    vhost: str
 
 
 # --- queues, exchanges, bindings ---

@@ -225,7 +225,9 @@ class Intake:
             self._learn(exchange, key)
             return  # and look at it once more
         message = Message(exchange, key, properties, body)
-        message, extra_keys = examine(self._publisher, message)
+        extra_keys: list[bytes] = []
+        if not self._is_mirror:  # a copy was examined where it was published, and goes to its queue alone
+            message, extra_keys = examine(self._publisher, message)
         raw = message.properties
         if not message.persistent:
             fields = split_properties(raw)

@@ -38,8 +38,8 @@ READING = (
     "includeBody", "pushdown", "readFrom", "arrowBatchBytes", "asyncProgress",
 )  # fmt: skip
 WRITING = (
-    "queue", "exchange", "routingKey", "delivery", "confirmTimeout", "txTimeout", "sinkId", "mirrorOf",
-    "mirrorSources",
+    "queue", "exchange", "routingKey", "delivery", "confirmTimeout", "txTimeout", "sinkId", "batchId",
+    "mirrorOf", "mirrorSources",
 )  # fmt: skip
 OF_SPARK = frozenset(
     ["checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled",
@@ -123,6 +123,8 @@ class WriteOptions:
     confirm_timeout: float
     tx_timeout: float | None
     sink: str | None
+    batch: int
+    """Of a batch write: its number in the sink."""
     mirror_of: str | None
     """The cluster whose messages these are, if the virtual host mirrors one."""
     sources: tuple[tuple[str, str], ...]
@@ -261,9 +263,19 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         confirm_timeout=given.seconds("confirmTimeout", 60.0),
         tx_timeout=given.seconds("txTimeout", 0.0) or None,
         sink=sink,
+        batch=_batch(given, sink),
         mirror_of=given.text("mirrorOf"),
         sources=_sources(given),
     )
+
+
+def _batch(given: Given, sink: str | None) -> int:
+    text = given.text("batchId")
+    if text is None:
+        return 0
+    if sink is None or not text.isdecimal() or int(text) >= 1 << 53:
+        raise OptionRefused("option 'batchId' is a number from 0 on, and needs a sinkId")
+    return int(text)
 
 
 def _sources(given: Given) -> tuple[tuple[str, str], ...]:

@@ -6,9 +6,11 @@ ValueError with the column's name; nothing of its batch is given out.
 
 `RowWriter.write` gets addresses: the Arrow arrays they belong to must be held until it returns.
 """
+import json
+
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from mirrormq.spark.columns cimport Buffer
 
@@ -18,6 +20,7 @@ cdef enum:
     OP_PUBLISH = 0
     OP_COPY = 1
     OP_REMOVE = 2
+    OP_COPY_AS = 3
     TEXTS = 9
     PERSISTENT = 2
 
@@ -78,7 +81,7 @@ cdef class RowWriter:
     cdef bytes exchange
     cdef bytes key
     cdef Texts[TEXTS] texts
-    cdef Texts column_exchange, column_key, headers, body, op
+    cdef Texts column_exchange, column_key, headers, body, op, from_exchange, from_key
     cdef Numbers delivery_mode, priority, time, seq
 
     def __init__(self, bytes exchange, bytes key):
@@ -97,14 +100,56 @@ cdef class RowWriter:
         self.headers = texts_of(columns.get("headers_raw"))
         self.body = texts_of(columns.get("body"))
         self.op = texts_of(columns.get("op"))
+        self.from_exchange = texts_of(columns.get("from_exchange"))
+        self.from_key = texts_of(columns.get("from_key"))
         self.delivery_mode = numbers_of(columns.get("delivery_mode"))
         self.priority = numbers_of(columns.get("priority"))
         self.time = numbers_of(columns.get("app_timestamp"))
         self.seq = numbers_of(columns.get("seq"))
         self.out.n = 0
         for row in range(rows):
-            self.row(row)
+            if self.is_purge(row):
+                self.purge(row)
+            else:
+                self.row(row)
         return self.out.p[:self.out.n]
+
+    cdef bint is_purge(self, int64_t row) noexcept:
+        cdef uint32_t n = 0
+        cdef const uint8_t* op = text_at(&self.op, row, &n)
+        return op != NULL and n == 5 and memcmp(op, b"purge", 5) == 0
+
+    cdef int purge(self, int64_t row) except -1:
+        """Everything up to the row's seq goes but the seqs its body lists: a removal per run of others."""
+        cdef uint32_t n = 0
+        cdef const uint8_t* body = text_at(&self.body, row, &n)
+        cdef uint64_t first = 1
+        cdef uint64_t seq, kept
+        memcpy(&seq, self.seq_at(row), 8)
+        for kept in sorted(json.loads(body[:n])) if body != NULL and n else ():
+            self.run(row, first, min(kept - 1, seq))
+            first = kept + 1
+        return self.run(row, first, seq)
+
+    cdef int run(self, int64_t row, uint64_t first, uint64_t last) except -1:
+        """Write a removal of all from `first` to `last`."""
+        cdef uint32_t n = 0
+        cdef uint32_t size
+        cdef const uint8_t* key = self.route(&self.column_key, self.key, row, &n)
+        if first > last:
+            return 0
+        if key == NULL or n > 255:
+            raise ValueError("a row has no queue")
+        size = COUNTED + n + 3 + 16
+        self.out.put(<const uint8_t*>&size, 4)
+        self.out.put_byte(OP_REMOVE)
+        self.out.put(b"\0\0", 2)
+        self.out.put_byte(<uint8_t>n)
+        self.out.put(b"\0\3\0\0\0", 5)
+        self.out.put(key, n)
+        self.out.put(b"\x10\0\2", 3)
+        self.out.put(<const uint8_t*>&first, 8)
+        return self.out.put(<const uint8_t*>&last, 8)
 
     cdef int row(self, int64_t row) except -1:
         cdef size_t start = self.out.n
@@ -126,8 +171,13 @@ cdef class RowWriter:
         self.out.put(key, key_len)
         props_len = self.properties(row, op)
         if op != OP_PUBLISH:
-            self.origin(row)
-        if op != OP_REMOVE:
+            self.out.put(self.seq_at(row), 8)
+        if op == OP_COPY_AS:
+            self.origin(&self.from_exchange, row)
+            self.origin(&self.from_key, row)
+        if op == OP_REMOVE and body != NULL and body_len != 8:
+            raise ValueError("the body of a removal is null, or the last seq of a run in 8 bytes")
+        if body != NULL:
             self.out.put(body, body_len)
         if self.out.n - start - 4 > 0xffffffffu:
             raise ValueError("a row has more than 4 GiB")
@@ -154,16 +204,25 @@ cdef class RowWriter:
         op = text_at(&self.op, row, &n)
         word = b"" if op == NULL else op[:n]
         if word == b"publish":
-            return OP_COPY
+            return OP_COPY_AS if self.from_key.is_there else OP_COPY
         if word == b"remove":
             return OP_REMOVE
-        raise ValueError(f"op is publish or remove, not {word.decode('utf-8', 'replace')!r}")
+        raise ValueError(f"op is publish, remove or purge, not {word.decode('utf-8', 'replace')!r}")
 
-    cdef int origin(self, int64_t row) except -1:
+    cdef const uint8_t* seq_at(self, int64_t row) except NULL:
         cdef int64_t at = self.seq.start + row
         if not self.seq.is_there or not is_set(self.seq.valid, at):
             raise ValueError("a row with op has no seq")
-        return self.out.put(self.seq.data + at * 8, 8)
+        return self.seq.data + at * 8
+
+    cdef int origin(self, const Texts* column, int64_t row) except -1:
+        """Write an exchange or key that the message had at its source."""
+        cdef uint32_t n = 0
+        cdef const uint8_t* text = text_at(column, row, &n)
+        if n > 255:
+            raise ValueError("exchange and routing_key have at most 255 bytes")
+        self.out.put_byte(<uint8_t>n)
+        return self.out.put(text, n)
 
     cdef int64_t properties(self, int64_t row, uint8_t op) except -1:
         """Write flags and properties; how many octets they are."""

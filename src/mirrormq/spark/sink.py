@@ -133,11 +133,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """The rows of one task."""
-        return self._write(iterator, self._sink, 0)
+        return self._write(iterator, self._sink, self._options.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
-        self._commit(messages, 0)
+        self._commit(messages, self._options.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some task failed."""

@@ -65,7 +65,9 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     if "op" in names and not {"queue", "seq"} <= names:
         raise OptionRefused("with a column 'op' the columns 'queue' and 'seq' are needed, too")
     if ("op" in names) != (options.mirror_of is not None):
-        raise OptionRefused("a column 'op' (publish or remove) and the option mirrorOf belong together")
+        raise OptionRefused(
+            "a column 'op' (publish, remove or purge) and the option mirrorOf belong together"
+        )
     if "op" in names and (options.routing_key is not None or options.delivery != "exactly-once"):
         raise OptionRefused("a column 'op' is for mirrors: each row goes to its queue, exactly once")
     if options.routing_key is None and not names & {"routing_key", "op"}:
@@ -101,6 +103,8 @@ class RowSource:
             arrays.pop("queue", None)
             arrays.pop("seq", None)
         else:
+            if {"exchange", "routing_key"} <= arrays.keys():
+                arrays |= {"from_exchange": arrays.pop("exchange"), "from_key": arrays["routing_key"]}
             arrays["routing_key"] = arrays.pop("queue")
         if "headers" in arrays:
             arrays["headers_raw"] = _tables(arrays.pop("headers"), arrays.get("headers_raw"))

@@ -79,9 +79,31 @@ def test_each_queue_gets_its_rows_in_order_however_they_are_cut(rows, cuts, most
 
 
 def test_rows_of_another_op_begin_another_block():
-    data = b"".join(row("a", bytes(8) + b"%d" % at, op=op) for at, op in enumerate((1, 1, 2, 1)))
+    data = b"".join(row("a", bytes(8) + bytes(8) * (op == 2), op=op) for op in (1, 1, 2, 1))
     found, _ = split(data, {b"a": "A"})
     assert [(rows, op) for _, rows, op in found["A"]] == [(2, 1), (1, 2), (1, 1)]
+
+
+def test_a_copy_keeps_the_exchange_and_key_it_was_published_with():
+    start = (5).to_bytes(8, "little")
+    data = row("a", start + b"\x02ex\x03key" + b"body", op=3) + row("a", start + b"\0\0", op=3)
+    found, _ = split(data + row("a", start + b"plain", op=1), {b"a": "A"})
+    ((block, count, op),) = found["A"]
+    assert op == 1
+    assert messages(block, count) == [
+        (b"ex", b"key", DURABLE, b"body"),
+        (b"", b"", DURABLE, b""),
+        (b"", b"a", DURABLE, b"plain"),
+    ]
+
+
+def test_a_removal_names_one_seq_or_a_run_of_them():
+    def removal(*seqs):
+        return row("a", b"".join(seq.to_bytes(8, "little") for seq in seqs), op=2)
+
+    found, _ = split(removal(5) + removal(6, 9) + removal(10) + removal(20, 30), {b"a": "A"})
+    ((block, count, _),) = found["A"]
+    assert forward.origins(block, count) == [(5, 10), (20, 30)]
 
 
 def test_an_origin_travels_beside_the_body():
@@ -107,8 +129,11 @@ def test_a_row_that_is_not_persistent_is_asked_about_each_time():
     [
         b"\x05\0\0\0" + bytes(5),
         b"\xff\xff\xff\x7f",
-        row("a", b"1", op=3),
+        row("a", b"1", op=4),
         row("a", b"short", op=1),
+        row("a", bytes(12), op=2),
+        row("a", bytes(8) + b"\x02x", op=3),
+        row("a", bytes(8) + b"\x01x\x05key", op=3),
         row("a", b"", properties=b"\xff\xff"),
         row("a", b"", properties=b""),
         b"\x10\0\0\0\0\xff\0\xff\0" + bytes(11),

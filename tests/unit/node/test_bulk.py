@@ -6,7 +6,7 @@ import pytest
 
 from mirrormq.base import limits
 from mirrormq.kernel import records
-from mirrormq.meta.commands import Command, PutUser, PutVHost, SetPermission
+from mirrormq.meta.commands import Command, PromoteMirror, PutUser, PutVHost, SetPermission
 from mirrormq.meta.passwords import SHA256, salted_hash
 from mirrormq.meta.records import Permission, User, VHost
 from mirrormq.wire import bulk, methods
@@ -334,6 +334,37 @@ def test_definitions_travel_from_one_vhost_to_another_for_administrators_only() 
     do(kit, PutUser(User("eve", salted_hash(b"eve", b"salt"), SHA256)), SetPermission(EVERYTHING))
     with pytest.raises(BulkError, match="no administrator"):
         BulkUser.logged_in(kit, "eve", "eve").call("definitions", vhost="/")
+
+
+def test_a_mirror_is_made_and_its_definitions_changed_while_it_is_one() -> None:
+    kit = AdminKit()
+    user = BulkUser.logged_in(kit)
+    assert user.call("vhost", vhost="m") == {"exists": False}
+    assert user.call("mirror_vhost", vhost="m", mirror_of="west", via=["north"]) == {}
+    assert user.call("vhost", vhost="m") == {"exists": True, "mirror_of": "west", "via": ["north"]}
+    assert user.call("mirror_vhost", vhost="m", mirror_of="west") == {}
+    assert user.call("vhost", vhost="m")["via"] == []
+    with pytest.raises(BulkError, match="only a new vhost"):
+        user.call("mirror_vhost", vhost="/", mirror_of="west")
+    queue = {"name": "q", "durable": True, "auto_delete": False, "arguments": {"x-mirror-source": "id"}}
+    binding = {"source": "x", "destination": "q", "destination_type": "queue", "routing_key": "k"}
+    exchange = {"name": "x", "type": "direct"}
+    policy = {"name": "p", "pattern": ".*", "definition": {"max-length": 5}}
+    given = {"exchanges": [exchange], "queues": [queue], "bindings": [binding], "policies": [policy]}
+    with pytest.raises(BulkError, match="mirrors 'west'"):
+        user.call("define", vhost="m", definitions=given, origin="east")
+    assert user.call("define", vhost="m", definitions=given, origin="west") == {}
+    assert ("m", "q") in kit.node.meta.queues
+    for _ in range(2):  # what is not there is passed over
+        assert user.call("undefine", vhost="m", definitions=given, origin="west") == {}
+        assert ("m", "q") not in kit.node.meta.queues
+        assert ("m", "x") not in kit.node.meta.exchanges
+    do(kit, PromoteMirror("m"))
+    for op in ("define", "undefine"):
+        with pytest.raises(BulkError, match="promoted"):
+            user.call(op, vhost="m", definitions=given, origin="west")
+    with pytest.raises(BulkError, match="no mirror"):
+        user.call("undefine", vhost="m", definitions=given)
 
 
 def test_an_unknown_operation_and_wrong_arguments_cost_only_their_call() -> None:

@@ -129,6 +129,30 @@ def test_a_mirror_holds_what_was_published_and_not_removed_at_its_source():
     assert drained(kit) == bodies(3, 7, 9, 20, 21)
 
 
+def test_a_run_of_messages_is_removed_by_one_row_but_what_it_does_not_name_stays():
+    kit, job = begun()
+    synchronise(job, 0, [copy(seq) for seq in (1, 2, 3, 7, 8, 9, 20)])
+    runs = [row("q", _SEQ.pack(first) + _SEQ.pack(last), op=REMOVE) for first, last in ((2, 7), (9, 19))]
+    synchronise(job, 1, runs)
+    promote(kit)
+    assert drained(kit) == bodies(1, 8, 20)
+
+
+def test_a_copy_goes_to_its_queue_alone_whatever_its_properties_say():
+    kit, job = begun()
+    declare(kit, "other")
+    said = Properties(delivery_mode=2, user_id="somebody", expiration="5000", headers={"CC": ["other"]})
+    as_published = _SEQ.pack(1) + b"\x0aamq.direct\x03key" + b"body"
+    synchronise(job, 0, [row("q", as_published, op=3, properties=encode_properties(said))])
+    assert (live(kit), live(kit, "other")) == (1, 0)
+    promote(kit)
+    client = kit.client(vhost="mirror")
+    client.send(methods.BasicGet(queue="q", no_ack=True))
+    kit.run()
+    (found,) = [item for item in client.take() if isinstance(item, methods.BasicGetOk)]
+    assert (found.exchange, found.routing_key) == ("amq.direct", "key")
+
+
 def test_a_promoted_queue_with_priorities_delivers_the_highest_first():
     kit, job = begun(**{"x-max-priority": 5})
     levels = {1: 0, 2: 5, 3: 1, 4: 5}

@@ -21,6 +21,7 @@ JOBS = {
     "analytics": "throughput, depth, latencies and the time line of fail-overs: tables and a report",
     "archive": "copy queues into Parquet files with a manifest, exactly once",
     "duplicates": "messages that are there more than once, per queue and epoch",
+    "mirror": "have a vhost follow another cluster: definitions, messages and removals",
     "redrive": "move dead letters back to where they came from",
     "replay": "publish what an archive holds, by seq, time, message id or SQL",
 }
@@ -50,9 +51,10 @@ def pipeline(argv: Sequence[str]) -> int:
 
 def job_named(name: str) -> Job:
     """A job of this package."""
-    from mirrormq.spark.jobs import analytics, archive, duplicates, redrive, replay
+    from mirrormq.spark.jobs import analytics, archive, duplicates, mirror, redrive, replay
 
-    jobs: list[Job] = [module.JOB for module in (analytics, archive, duplicates, redrive, replay)]
+    modules = (analytics, archive, duplicates, mirror, redrive, replay)
+    jobs: list[Job] = [module.JOB for module in modules]
     return next(job for job in jobs if job.name == name)
 
 

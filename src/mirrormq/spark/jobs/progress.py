@@ -90,14 +90,20 @@ class Progress:
             ended.set()
             thread.join()
 
-    def follow(self, query: StreamingQuery, what: str, each: Told | None = None) -> None:
-        """Show a stream until it ends; raises what ended it. `each` gets what Spark says of every batch,
-        once.
+    def follow(
+        self,
+        query: StreamingQuery,
+        what: str,
+        each: Told | None = None,
+        is_enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Show a stream until it ends, or is enough; raises what ended it. `each` gets what Spark says of
+        every batch, once.
         """
         rows = batches = 0
         last = -1
         is_over = False
-        while not is_over:
+        while not is_over and not is_enough():
             is_over = bool(query.awaitTermination(1))  # whole seconds: Spark takes no others
             for one in query.recentProgress:
                 if one["batchId"] > last and one["numInputRows"]:
