@@ -35,6 +35,8 @@ class Asked(Struct, frozen=True):
     queue: str | None = None
     queues: list[str] | None = None
     pattern: str | None = None
+    partial: bool = False
+    """Answer although the master of some queue does not."""
 
 
 def wanted(call: Call, asked: Asked) -> list[records.Queue]:

@@ -1,7 +1,8 @@
 """The operation `queues`: facts about queues, their marks from whoever acts as their master.
 
 Guarantee: every queue that was asked for is in the answer, with marks its master has just given; or the whole
-call fails, `unavailable` if it is worth another try.
+call fails, `unavailable` if it is worth another try. Asked for what is known (`partial`) it does not fail: a
+queue whose master gave no marks has none, and says why.
 """
 
 from typing import TYPE_CHECKING
@@ -28,9 +29,11 @@ def queues(call: Call) -> None:
         rows = []
         for record in wanted:
             marks = found[record.id]
-            if isinstance(marks, BulkError):
+            if isinstance(marks, BulkError) and not asked.partial:
                 call.fail(marks)
                 return
+            if isinstance(marks, BulkError):
+                marks = {"next": None, "why": marks.text, "code": marks.code}
             rows.append({**bulkfacts.describe(call.node, record, call.session), **marks})
         call.answer({"queues": rows})
 

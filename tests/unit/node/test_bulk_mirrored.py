@@ -160,6 +160,23 @@ def test_a_queue_whose_master_is_away_is_unavailable_for_now() -> None:
     assert error.value.code == bulk.UNAVAILABLE
 
 
+def test_who_asks_for_what_is_known_gets_the_others_when_a_master_is_away() -> None:
+    kit = MirroredKit()
+    kit.confirm(kit.declare("plain", "a"), 3, "plain")
+    kit.confirm(kit.declare("there", "b"), 2, "there")
+    kit.kill("a")
+    kit.advance(3)
+    user = BulkUser.logged_in(kit["b"])
+    request = user.send("queues", pattern=".*", partial=True)
+    kit.advance(6)
+    rows = {row["queue"]: row for row in user.answer(request)["queues"]}
+    away, there = rows["plain"], rows["there"]
+    assert (away["next"], away["code"], away["members"][0]["is_live"]) == (None, bulk.UNAVAILABLE, False)
+    assert away["why"]
+    assert there["next"] > 2
+    assert "code" not in there
+
+
 def test_browsing_a_mirror_shows_what_is_live_at_its_durable_mark() -> None:
     kit = filled()
     client = kit["c"].client()

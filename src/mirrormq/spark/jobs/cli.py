@@ -20,6 +20,7 @@ from mirrormq.spark.jobs.frame import DONE, MISUSED, Job, main_of
 JOBS = {
     "analytics": "throughput, depth, latencies and the time line of fail-overs: tables and a report",
     "archive": "copy queues into Parquet files with a manifest, exactly once",
+    "audit": "compare the copies of mirrored queues, record by record where their digests differ",
     "duplicates": "messages that are there more than once, per queue and epoch",
     "mirror": "have a vhost follow another cluster: definitions, messages and removals",
     "redrive": "move dead letters back to where they came from",
@@ -51,9 +52,9 @@ def pipeline(argv: Sequence[str]) -> int:
 
 def job_named(name: str) -> Job:
     """A job of this package."""
-    from mirrormq.spark.jobs import analytics, archive, duplicates, mirror, redrive, replay
+    from mirrormq.spark.jobs import analytics, archive, audit, duplicates, mirror, redrive, replay
 
-    modules = (analytics, archive, duplicates, mirror, redrive, replay)
+    modules = (analytics, archive, audit, duplicates, mirror, redrive, replay)
     jobs: list[Job] = [module.JOB for module in modules]
     return next(job for job in jobs if job.name == name)
 

@@ -2,8 +2,8 @@
 
 Guarantees
 - A job says how it ended: exit code 0 (done), 1 (failed: one sentence on stderr), 2 (misused), 130 (stopped
-  by a signal; run it again to go on). With `--json` the result is one JSON object on stdout and nothing else
-  is.
+  by a signal; run it again to go on). A job that judges may end with a code of its own when it is done. With
+  `--json` the result is one JSON object on stdout and nothing else is.
 - A stop by Ctrl-C or SIGTERM loses nothing: the batch under way is done again, once, by the next run.
 - Nothing that can be large is collected: jobs aggregate first, and say so where they take rows to the driver.
 """
@@ -49,6 +49,8 @@ class Job:
     """Arguments that make a run another one: they name its state, and cannot change in it."""
     once: bool = False
     """Is a run that is done not to be done again?"""
+    code: Callable[[Result], int] = field(default=lambda _: DONE)
+    """The exit code of a run that is done."""
     lines: Callable[[Result], list[str]] = field(
         default=lambda result: [f"{k}: {v}" for k, v in result.items()]
     )
@@ -150,7 +152,7 @@ def _run(job: Job, arguments: argparse.Namespace, state: RunState) -> int:
         state.update(state=states.DONE, result=result)
         progress.say(f"this run is done; give another --name to do it again ({state.folder})")
         _show(job, arguments, result)
-        return DONE
+        return job.code(result)
     work = Work(job, arguments, state, progress)
     try:
         result = job.run(work)
@@ -169,7 +171,7 @@ def _run(job: Job, arguments: argparse.Namespace, state: RunState) -> int:
     progress.end()
     state.update(state=states.DONE, result=result)
     _show(job, arguments, result)
-    return DONE
+    return job.code(result)
 
 
 def _show(job: Job, arguments: argparse.Namespace, result: Mapping[str, Any]) -> None:
