@@ -11,7 +11,7 @@ Guarantees
 Everything here is a pure function. Durations in policies are milliseconds, as in RabbitMQ's.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from mirrormq.base import limits
@@ -123,26 +123,28 @@ def wanted_at_birth(
     found: Mirroring, master: str, nodes: Mapping[str, Node], loads: Mapping[str, int], turn: int
 ) -> tuple[str, ...]:
     """The live nodes a new queue is to be in sync on, its master first."""
-    return _wanted(found, (master,), nodes, _Spread(frozenset(), loads, turn))
+    return _wanted(found, (master,), nodes, _Spread({}, loads, turn))
 
 
 def wanted(
     found: Mirroring,
     view: View,
     nodes: Mapping[str, Node],
-    held: Collection[str],
+    held: Mapping[str, int],
     loads: Mapping[str, int],
 ) -> tuple[str, ...]:
     """The nodes a mirrored queue should have, those that it has before others.
 
-    `held` are nodes that went away less than `ha-replace-delay` ago: `exactly` keeps their places free.
+    `held` are nodes that went away less than `ha-replace-delay` ago, and when: `exactly` keeps their places
+    free, and gives them a place before others if they are back, the last one first: the place is free since
+    then, and what that node has of the queue is still there.
     `loads` are numbers of queues, or anything else of which less is better.
     """
-    return _wanted(found, _ranked(view, nodes), nodes, _Spread(frozenset(held), loads, view.id))
+    return _wanted(found, _ranked(view, nodes), nodes, _Spread(held, loads, view.id))
 
 
 class _Spread(NamedTuple):
-    held: frozenset[str]
+    held: Mapping[str, int]
     loads: Mapping[str, int]
     turn: int
 
@@ -170,7 +172,9 @@ def _least_loaded(names: Sequence[str], spread: _Spread) -> list[str]:
     """Equals take turns, or the first by name would get every queue."""
     names = sorted(names)
     at = spread.turn % len(names) if names else 0
-    return sorted((*names[at:], *names[:at]), key=lambda name: spread.loads.get(name, 0))
+    held = spread.held
+    rank = {name: (name not in held, -held.get(name, 0), spread.loads.get(name, 0)) for name in names}
+    return sorted((*names[at:], *names[:at]), key=rank.__getitem__)
 
 
 def _ranked(view: View, nodes: Mapping[str, Node]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class MirrorPolicy:
         self._later: list[tuple[int, Identity]] = []
         """When to look at queues that wait for a node to come back."""
         self._away: dict[str, int] = {}
-        """Nodes that are not there, and since when."""
+        """When nodes went away last, those that are back included."""
         self._moves: dict[int, _Move] = {}
 
     @property
@@ -125,9 +125,9 @@ class MirrorPolicy:
 
     def node_changed(self, name: str, before: records.Node | None, after: records.Node | None) -> None:
         """A node came, went, or changed."""
-        if after is None or after.is_live:
+        if after is None:
             self._away.pop(name, None)
-        elif before is None or before.is_live:
+        elif not after.is_live and (before is None or before.is_live):
             self._away[name] = self._node.now.mono
         self.look_at_all()
 
@@ -212,7 +212,7 @@ class MirrorPolicy:
     def _next_step(self, record: records.Queue, view: View, found: Mirroring) -> Step | None:
         nodes, now = self._node.meta.nodes, self._node.now.mono
         delay = found.replace_delay_ms * 1000
-        held = {name for name, since in self._away.items() if now - since < delay}
+        held = {name: at for name, at in self._away.items() if now - at < delay and name in nodes}
         wanted = mirroring.wanted(found, view, nodes, held, self._loads())
         move = self._moves.get(view.id)
         if move is not None:
@@ -220,8 +220,9 @@ class MirrorPolicy:
             if step is not None:
                 return step
             wanted = tuple(dict.fromkeys((*wanted, move.to)))
-        if held and found.mode == "exactly":
-            heapq.heappush(self._later, (min(self._away[name] for name in held) + delay, record.identity))
+        gone = [at for name, at in held.items() if not nodes[name].is_live]
+        if gone and found.mode == "exactly":
+            heapq.heappush(self._later, (min(gone) + delay, record.identity))
         return mirroring.next_step(view, wanted, mirroring.target(found, nodes), nodes)
 
     def _start_of(self, view: View, name: str) -> int:

@@ -184,7 +184,7 @@ def test_a_witness_is_never_wanted() -> None:
 def test_the_wanted_nodes_follow_the_policy_and_keep_what_is_there(
     found: Mirroring, now: View, live: str, dead: str, held: str, wanted: str
 ) -> None:
-    assert mirroring.wanted(found, now, nodes(live, dead), held, {}) == tuple(wanted)
+    assert mirroring.wanted(found, now, nodes(live, dead), dict.fromkeys(held, 0), {}) == tuple(wanted)
 
 
 # --- steps ---
@@ -193,7 +193,7 @@ def test_the_wanted_nodes_follow_the_policy_and_keep_what_is_there(
 def step(found: Mirroring, now: View, live: str = "abcd", dead: str = "") -> Step | None:
     them = nodes(live, dead)
     return mirroring.next_step(
-        now, mirroring.wanted(found, now, them, (), {}), mirroring.target(found, them), them
+        now, mirroring.wanted(found, now, them, {}, {}), mirroring.target(found, them), them
     )
 
 
@@ -275,7 +275,7 @@ def converge(state: MetaState, found: Mirroring) -> None:
         if state.nodes[learner.node].is_live:
             now = changed(state, "q", "admit", learner.node)
     goal = mirroring.target(found, state.nodes)
-    wanted = mirroring.wanted(found, now, state.nodes, (), {})
+    wanted = mirroring.wanted(found, now, state.nodes, {}, {})
     taken = mirroring.next_step(now, wanted, goal, state.nodes)
     if taken is None:
         return

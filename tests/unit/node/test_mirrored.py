@@ -234,6 +234,24 @@ def test_exactly_two_replaces_a_dead_mirror_after_the_delay():
     assert len(in_sync(group, "a")) == 2
 
 
+@pytest.mark.parametrize("others", [0, 1, 2, 3])
+def test_a_mirror_that_is_back_within_the_delay_has_its_place_again(others):
+    group = formed()
+    mirror(group["a"], ha_mode="exactly", ha_params=2, ha_replace_delay=30000)
+    for number in range(others):
+        group["a"].client().declare(f"other{number}", durable=True)
+        group.advance(0.2)
+    ready(group, "a", 20)
+    first = in_sync(group, "a")
+    (gone,) = first - {"a"}
+    group.kill(gone)
+    group.advance(3)
+    assert in_sync(group, "a") == {"a"}
+    group.start(gone, *ALL)
+    group.advance(8)
+    assert in_sync(group, "a") == first
+
+
 def test_nodes_moves_the_master_to_a_listed_node_when_that_is_in_sync():
     group = formed()
     client = ready(group, "a", 30)
