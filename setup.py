@@ -2,13 +2,14 @@
 
 Everything else about the package stands in pyproject.toml. Environment switches:
 MIRRORMQ_SANITIZE=address   build for AddressSanitizer (debug symbols, light optimisation)
-MIRRORMQ_KERNEL=built       leave the kernel alone: it was built in place (tools/setup.sh)
+MIRRORMQ_KERNEL=built       compile nothing: take the modules that were built in place (tools/setup.sh)
 MIRRORMQ_CYTHON_TRACE=1     keep line tracing in the generated code (profiles and coverage of the kernel)
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -18,12 +19,16 @@ from setuptools.command.build_ext import build_ext
 JOBS = os.cpu_count() or 1
 SANITIZE = os.environ.get("MIRRORMQ_SANITIZE", "")
 TRACE = os.environ.get("MIRRORMQ_CYTHON_TRACE", "") == "1"
+IS_BUILT = os.environ.get("MIRRORMQ_KERNEL", "") == "built"
 
 
 class KernelBuild(build_ext):
     """Translates and compiles the modules side by side, and only when something is to be built."""
 
     def finalize_options(self) -> None:
+        if IS_BUILT:
+            super().finalize_options()
+            return
         if self.parallel is None:
             self.parallel = JOBS
         self.distribution.ext_modules = cythonize(
@@ -34,6 +39,16 @@ class KernelBuild(build_ext):
             compiler_directives={"language_level": "3", "linetrace": TRACE},
         )
         super().finalize_options()
+
+    def build_extension(self, ext: Extension) -> None:
+        if not IS_BUILT:
+            super().build_extension(ext)
+            return
+        target = Path(self.get_ext_fullpath(ext.name)).absolute()
+        source = Path("src", *ext.name.split(".")[:-1], target.name).absolute()
+        if target != source:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
 
 
 def compile_flags() -> tuple[list[str], list[str]]:
@@ -65,6 +80,4 @@ def extensions() -> list[Extension]:
     ]
 
 
-IS_BUILT = os.environ.get("MIRRORMQ_KERNEL", "") == "built"
-
-setup(cmdclass={"build_ext": KernelBuild}, ext_modules=[] if IS_BUILT else extensions())
+setup(cmdclass={"build_ext": KernelBuild}, ext_modules=extensions())

@@ -1,8 +1,7 @@
 """Write the requirements of pyproject.toml to standard output, one per line.
 
-`run`: build requirements and dependencies. `dev`: those and the group `dev`. `spark`: the extra of that
-name. Older pips know no
-dependency groups, so the set-up reads them here and hands pip a plain list.
+`run`: build requirements and dependencies. `dev`: those and the group `dev`. `spark`: the extras `spark` and
+`connect`. Older pips know no dependency groups, so the set-up reads them here and hands pip a plain list.
 """
 
 from __future__ import annotations
@@ -24,7 +23,9 @@ def main(kind: str) -> None:
     """Write the list for `kind`: `run`, `dev` or `spark`."""
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     if kind == "spark":
-        sys.stdout.write("\n".join(project["project"]["optional-dependencies"]["spark"]) + "\n")
+        extras = project["project"]["optional-dependencies"]
+        others = [item for item in extras["connect"] if not item.startswith("mirrormq[")]
+        sys.stdout.write("\n".join([*extras["spark"], *others]) + "\n")
         return
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     if kind == "dev":

@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.process import Process, running
 from tests.spark.kit import Queues
+from tests.spark.servers import connect_server
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 _numbers = itertools.count(1)
@@ -64,6 +65,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """One node for all tests that need no more."""
     with running(tmp_path_factory.mktemp("node")) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A Spark Connect server: its address, and the folder of its tables."""
+    folder = tmp_path_factory.mktemp("connect")
+    with connect_server(folder) as address:
+        yield address, folder / "warehouse"
 
 
 @pytest.fixture

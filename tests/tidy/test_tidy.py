@@ -18,8 +18,8 @@ NOT_RAFT = [source for source in PACKAGE if "/raft" not in source.path]
 KERNEL = read("src/mirrormq/**/*.pyx", "src/mirrormq/**/*.pxd")
 STUBS = read("src/mirrormq/**/*.pyi")
 TESTS = read("tests/**/*.py")
-TOOLS = read("tools/*.py", "bench/**/*.py", "setup.py")
-PROSE = read("*.md", "docs/**/*.md", "bench/**/*.md", "changes/*.md", "packaging/**/*.md")
+TOOLS = read("tools/*.py", "bench/**/*.py", "examples/**/*.py", "setup.py")
+PROSE = read("*.md", *(f"{top}/**/*.md" for top in ("docs", "bench", "changes", "examples", "packaging")))
 SCRIPTS = read("run", "test", ".ci/run", "tools/*.sh", "bench/*.sh")
 
 Rule = Callable[[Source], Iterator[str]]

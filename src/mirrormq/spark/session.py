@@ -2,45 +2,104 @@
 
 A plain session works, too. This one takes care of four traps: workers use the interpreter of the driver
 (which has this package), loopback addresses only unless a master is named, time stamps in Parquet that others
-can read, and UTC, so that times look the same everywhere.
+can read, and UTC, so that times look the same everywhere. A session of a Spark Connect server takes only the
+latter two: the rest was settled when the server was started.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+REMOTE = "SPARK_REMOTE"
+"""Where Spark itself looks for the address of a Connect server."""
+
+CONNECT_PORT = 15002
+ANSWER_S = 10
+PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Where one of these is set, gRPC goes another way than a socket would."""
+
+UNDER_SUBMIT = "PYSPARK_GATEWAY_PORT"
+"""Set in a program that spark-submit has started: its JVM is there already, and has its settings."""
+
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "4",
 }
+"""For every session; they can be set while it is there."""
+
+STARTING = {"spark.ui.showConsoleProgress": "false"}
 LOCAL = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
 }
 
 
+class ServerMissing(Exception):
+    """There is no Spark Connect server; the text is for the user."""
+
+
 def make_session(
-    name: str, *, master: str | None = None, settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session, or the one that is there."""
+    """A session, or the one that is there: of a master, or of the Spark Connect server at `remote`."""
+    remote = remote or (os.environ.get(REMOTE) if master is None else None)
+    if remote is not None:
+        return _remote_session(name, remote, settings or {})
+    # Not PYSPARK_DRIVER_PYTHON: Spark would use it for tasks of data sources, too, on every worker.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master is None and UNDER_SUBMIT in os.environ:
+        return _submitted_session(name, settings or {})
     is_local = master is None or master.startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    builder = SparkSession.builder.appName(name)
-    # Under spark-submit the master is given outside.
-    if master is not None or "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master(master or "local[*]")
-    for key, value in {**SETTINGS, **(LOCAL if is_local else {}), **(settings or {})}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    builder = SparkSession.builder.appName(name).master(master or "local[*]")
+    found = {**SETTINGS, **STARTING, **(LOCAL if is_local else {}), **(settings or {})}
+    return builder.config(map=dict(found)).getOrCreate()
+
+
+def _submitted_session(name: str, settings: Mapping[str, str]) -> SparkSession:
+    """The master and the network are those of spark-submit, and so is every setting that was given there."""
+    session = SparkSession.builder.appName(name).config(map=dict(settings)).getOrCreate()
+    given = session.sparkContext.getConf()
+    for key, value in SETTINGS.items():
+        if not given.contains(key):
+            session.conf.set(key, value)
+    return session
+
+
+def _remote_session(name: str, remote: str, settings: Mapping[str, str]) -> SparkSession:
+    _must_answer(remote)
+    builder = SparkSession.builder.remote(remote).appName(name)
+    return builder.config(map={**SETTINGS, **settings}).getOrCreate()
+
+
+def _must_answer(remote: str) -> None:
+    """Say at once that nobody is there: Spark itself would try for ten minutes."""
+    found = urlsplit(remote)
+    is_direct = not any(os.environ.get(name) for name in PROXIES)
+    if found.scheme != "sc" or found.hostname is None or not is_direct:
+        return
+    try:
+        with socket.create_connection((found.hostname, found.port or CONNECT_PORT), ANSWER_S):
+            return
+    except OSError as error:
+        raise ServerMissing(f"no Spark Connect server answers at {remote} ({error})") from None
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is of a Spark Connect server: such a one has no context, no RDDs and no JVM here."""
+    return not hasattr(spark, "sparkContext")

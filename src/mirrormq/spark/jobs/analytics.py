@@ -164,7 +164,7 @@ def width_for(seconds: float) -> int:
 
 def run(work: Work) -> Result:
     """Read, aggregate, write the tables, draw the page."""
-    given, out = work.arguments, Path(work.arguments.out)
+    given, out = work.arguments, Path(work.arguments.out).absolute()
     with work.progress.watching(work.spark, "reading samples and events"):
         _told(work, facts.SAMPLES, facts.samples).write.mode("overwrite").partitionBy("kind").parquet(
             str(out / "samples")

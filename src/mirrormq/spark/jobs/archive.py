@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -158,7 +159,7 @@ def entries_batch(found: list[Entry]) -> pa.RecordBatch:
 
 
 class Batches:
-    """What is done with each batch of the stream."""
+    """What is done with each batch of the stream. Spark Connect does it with a copy, on its server."""
 
     def __init__(self, place: str, sink: str, last: Last) -> None:
         self._place = place
@@ -166,7 +167,6 @@ class Batches:
         self._sink = sink
         self._last = last
         """Where the archive ended when this run began: needed if the positions of the stream were lost."""
-        self.rows = self.files = self.batches = 0
 
     def write(self, rows: DataFrame, batch: int) -> None:
         """Archive a batch, unless that has been done."""
@@ -175,10 +175,7 @@ class Batches:
         made = rows.mapInArrow(write_files(self._place, batch, self._last), ENTRY_SCHEMA)
         # Files, not messages: their number is that of tasks times queues and days.
         entries = [Entry(**row.asDict()) for row in made.collect()]
-        manifest = self._archive.commit(self._sink, batch, entries)
-        self.rows += manifest["rows"]
-        self.files += len(entries)
-        self.batches += 1
+        self._archive.commit(self._sink, batch, entries)
 
 
 def run(work: Work) -> Result:
@@ -191,7 +188,10 @@ def run(work: Work) -> Result:
         raise JobFailed(str(error)) from error
     # A checkpoint knows by itself what was done; without one the archive does.
     is_new = archive.manifest(work.state.id, 0) is None
-    batches = Batches(given.to, work.state.id, archive.last() if is_new else {})
+    known = archive.batches(work.state.id)
+    # Workers and servers are in folders of their own.
+    place = given.to if "://" in given.to else str(Path(given.to).absolute())
+    batches = Batches(place, work.state.id, archive.last() if is_new else {})
     options = {
         "mode": "cursor",
         "cursor": f"archive-{work.state.folder.name}",
@@ -207,7 +207,9 @@ def run(work: Work) -> Result:
         work.progress.follow(query, "archiving")
     finally:
         query.stop()
-    return {"archive": given.to, "rows": batches.rows, "files": batches.files, "batches": batches.batches}
+    made = [archive.manifest(work.state.id, batch) or {} for batch in archive.batches(work.state.id) - known]
+    rows, files = sum(one["rows"] for one in made), sum(len(one["files"]) for one in made)
+    return {"archive": given.to, "rows": rows, "files": files, "batches": len(made)}
 
 
 def _vhost(url: str | None) -> str:

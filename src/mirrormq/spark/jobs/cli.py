@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 import time
@@ -43,7 +44,7 @@ def pipeline(argv: Sequence[str]) -> int:
     if command not in JOBS:
         sys.stderr.write(f"mirrormq pipeline: there is no job '{command}'.\n{_usage()}")
         return MISUSED
-    missing = missing_part()
+    missing = missing_part(is_remote=_is_remote(argv))
     if missing is not None:
         sys.stderr.write(f"mirrormq pipeline: {missing}\n")
         return NOT_THERE
@@ -59,10 +60,18 @@ def job_named(name: str) -> Job:
     return next(job for job in jobs if job.name == name)
 
 
-def missing_part() -> str | None:
-    """What a job would lack on this machine; None if nothing."""
+def _is_remote(argv: Sequence[str]) -> bool:
+    return bool(os.environ.get("SPARK_REMOTE")) or any(word.split("=")[0] == "--remote" for word in argv)
+
+
+def missing_part(*, is_remote: bool = False) -> str | None:
+    """What a job would lack on this machine; None if nothing. The Java of a Connect server is elsewhere."""
     if importlib.util.find_spec("pyspark") is None:
         return "Spark is not installed; it comes with: pip install 'mirrormq[spark]' (about 900 MB)"
+    if is_remote:
+        if importlib.util.find_spec("grpc") is None:
+            return "Spark Connect is not installed; it comes with: pip install 'mirrormq[connect]'"
+        return None
     if shutil.which("java") is None:
         return "Spark needs Java 17 or newer, and there is no java in the PATH"
     return None

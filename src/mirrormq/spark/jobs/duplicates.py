@@ -89,7 +89,7 @@ def summary(messages: DataFrame, found: DataFrame) -> DataFrame:
 
 def run(work: Work) -> Result:
     """Find them, write the table and the page."""
-    given, out = work.arguments, Path(work.arguments.out)
+    given, out = work.arguments, Path(work.arguments.out).absolute()
     messages = _messages(work).select(*COLUMNS)
     with work.progress.watching(work.spark, "comparing"):
         groups(messages).write.mode("overwrite").parquet(str(out / "groups"))

@@ -74,15 +74,15 @@ class Work:
         if self._spark is None:
             from pyspark.sql import SparkSession
 
-            from mirrormq.spark.session import make_session
+            from mirrormq.spark.session import is_remote, make_session
 
             self._is_ours = SparkSession.getActiveSession() is None
             self.progress.show("starting Spark")
-            given = dict(pair.split("=", 1) for pair in self.arguments.conf)
-            self._spark = make_session(
-                f"mirrormq {self.job.name}", master=self.arguments.master, settings=given
-            )
-            self._spark.sparkContext.setLogLevel("ERROR")
+            given, name = self.arguments, f"mirrormq {self.job.name}"
+            settings = dict(pair.split("=", 1) for pair in given.conf)
+            self._spark = make_session(name, master=given.master, remote=given.remote, settings=settings)
+            if not is_remote(self._spark):
+                self._spark.sparkContext.setLogLevel("ERROR")
         return self._spark
 
     @property
@@ -114,7 +114,11 @@ def parser_of(job: Job, prog: str) -> argparse.ArgumentParser:
     option = shared.add_argument
     option("--url", help="amqp[s]://user@host:port,host:port/vhost (default: guest on this machine)")
     option("--password-file", metavar="FILE", help="holds the password; or set MIRRORMQ_PASSWORD")
-    option("--master", help="Spark's master (default: local[*], or what spark-submit says)")
+    where = shared.add_mutually_exclusive_group()
+    where.add_argument("--master", help="Spark's master (default: local[*], or what spark-submit says)")
+    where.add_argument(
+        "--remote", metavar="sc://HOST:PORT", help="a Spark Connect server (default: SPARK_REMOTE)"
+    )
     option("--conf", action="append", default=[], metavar="KEY=VALUE", type=_pair, help="a setting of Spark")
     option("--name", help="name of this run, for going on later (default: made of its arguments)")
     option(

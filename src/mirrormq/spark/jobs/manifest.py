@@ -103,6 +103,12 @@ class Archive:
         """The manifest of a batch; None if it has not been committed."""
         return self._read(_manifest_name(sink, batch))
 
+    def batches(self, sink: str) -> set[int]:
+        """The batches of a sink that count."""
+        found = pafs.FileSelector(f"{self._root}/{FOLDER}/{sink}", allow_not_found=True)
+        names = [str(info.base_name) for info in self._fs.get_file_info(found)]
+        return {int(name.removesuffix(".json")) for name in names if name.endswith(".json")}
+
     def commit(self, sink: str, batch: int, files: list[Entry]) -> Json:
         """Make these files count; what was committed before stays as it is."""
         known = self.manifest(sink, batch)

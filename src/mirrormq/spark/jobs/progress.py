@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Progress:
         is_over = False
         while not is_over and not is_enough():
             is_over = bool(query.awaitTermination(1))  # whole seconds: Spark takes no others
-            for one in query.recentProgress:
+            for one in map(plain, query.recentProgress):
                 if one["batchId"] > last and one["numInputRows"]:
                     last = one["batchId"]
                     rows += one["numInputRows"]
@@ -113,6 +113,23 @@ class Progress:
                     if each is not None:
                         each(one)
             self.show(f"{what}: {rows} rows in {batches} batches", rows=rows, batches=batches)
+
+
+def plain(told: Mapping[str, Any]) -> dict[str, Any]:
+    """What Spark says of a batch, the same from all kinds of sessions.
+
+    That of a Connect server has no sum of the rows, and metrics as a list of values beside their schema.
+    """
+    rows = sum(source["numInputRows"] for source in told["sources"])
+    metrics = {name: _metrics(row.asDict()) for name, row in (told.get("observedMetrics") or {}).items()}
+    return {**told, "numInputRows": rows, "observedMetrics": metrics}
+
+
+def _metrics(found: dict[str, Any]) -> dict[str, Any]:
+    if found.keys() != {"values", "schema"}:
+        return found
+    names = [field["name"] for field in found["schema"]["fields"]]
+    return dict(zip(names, found["values"], strict=True))
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int] | None:

@@ -161,7 +161,7 @@ class Told:
 
     def add(self, progress: dict[str, Any]) -> None:
         """A batch is done."""
-        found = (progress.get("observedMetrics") or {}).get(METRICS)
+        found = progress["observedMetrics"].get(METRICS)
         if found is not None:
             self.moved += found["moved"]
             self.stayed += found["stayed"]
