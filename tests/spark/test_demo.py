@@ -14,6 +14,7 @@ from mirrormq.spark.jobs.manifest import Archive
 DEMO = [sys.executable, "-P", "-m", "mirrormq", "demo"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_tour_ends_with_an_archive_of_everything_an_audit_and_a_report(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
