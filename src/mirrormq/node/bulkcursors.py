@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from mirrormq.base import limits
-from mirrormq.base.errors import precondition_failed
+from mirrormq.base.errors import access_refused, precondition_failed
 from mirrormq.broker.queue import Queue
 from mirrormq.log.cursors import Cursor, CursorRefused
 from mirrormq.log.durable import DurableLog
@@ -189,7 +189,11 @@ def _settle_low(node: "Node", queue: Queue, cursor: Cursor, done: Done) -> None:
 
 
 def _check_alone(queue: Queue, log: DurableLog) -> None:
-    """Refuse to consume beside others."""
+    """Refuse to consume beside others, or from a mirror, which only its source may change."""
+    source = queue.vhost.mirror_of
+    if source:
+        text = f"{queue.text} mirrors cluster '{source}': read it in the mode browse or cursor"
+        raise access_refused(f"{text}, or promote it (mirrormq ctl promote_mirror {queue.vhost.name})")
     if queue.core.max_priority:
         raise precondition_failed(f"{queue.text} has priorities: a query cannot take messages in their order")
     if any(seq not in log.dead for seq in log.counts):

@@ -8,8 +8,10 @@ from mirrormq.meta import commands
 from mirrormq.meta.records import Permission, VHost
 from mirrormq.node import requests
 from mirrormq.sim.disk import MemoryDisk
-from mirrormq.wire import methods
+from mirrormq.wire import bulk, methods
+from mirrormq.wire.bulk import BulkError
 from mirrormq.wire.properties import Properties, encode_properties
+from tests.support.bulkkit import BulkUser
 from tests.support.kernelkit import PERSISTENT, publish
 from tests.support.mirroredkit import MirroredKit
 from tests.support.nodekit import NodeKit
@@ -84,6 +86,18 @@ def bodies(*numbers):
 
 def live(kit, queue="q"):
     return kit.node.vhosts["mirror"].queues[queue].message_count
+
+
+def test_a_query_reads_a_mirror_and_consumes_it_only_when_it_is_promoted():
+    kit, job = begun()
+    synchronise(job, 1, [copy(1), copy(2)])
+    reader = BulkUser.logged_in(kit, vhost="mirror")
+    reader.call("cursor_open", queue="q", name="reads", at="earliest")
+    with pytest.raises(BulkError, match="promote_mirror mirror") as refused:
+        reader.call("cursor_open", queue="q", name="takes", at="earliest", mode="consume")
+    assert refused.value.code == bulk.ACCESS
+    promote(kit)
+    reader.call("cursor_open", queue="q", name="takes", at="earliest", mode="consume")
 
 
 @pytest.mark.parametrize(
