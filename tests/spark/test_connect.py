@@ -91,6 +91,7 @@ def test_what_spark_tells_of_a_batch_is_the_same_from_all_sessions() -> None:
     assert progress.plain(ours) == progress.plain(theirs) == plain
 
 
+@pytest.mark.slow
 def test_the_declarative_example_makes_its_tables_and_adds_what_is_new(
     connect: tuple[str, Path], queue: Queues, clone: Path, tmp_path: Path
 ) -> None:

@@ -29,7 +29,10 @@ def run(queue: Queues, folder: Path, window: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("window", ["task", "before", "after"])
+@pytest.mark.parametrize(
+    "window",
+    ["task", pytest.param("before", marks=pytest.mark.slow), pytest.param("after", marks=pytest.mark.slow)],
+)
 def test_every_row_is_in_its_queue_once_whoever_is_killed(queue: Queues, tmp_path: Path, window: str) -> None:
     targets = [f"{queue.name}-{number}" for number in range(2)]
     for target in targets:

@@ -286,6 +286,7 @@ def test_a_vhost_that_is_no_mirror_is_not_written_to(run: Run, source: Place, mi
     assert "is no mirror" in run(to=plain, code=1)["said"]
 
 
+@pytest.mark.slow
 def test_the_next_source_is_asked_and_a_mirror_can_be_one(
     run: Run, spark: Any, source: Place, mirror: Place
 ) -> None:

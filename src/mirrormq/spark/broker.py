@@ -131,6 +131,14 @@ class Broker:
         """Make a cursor, or take the one that is there."""
         return self._ask("cursor_open", vhost=name[0], queue=name[1], name=cursor, at=at, **more)
 
+    def drop_cursor(self, name: QueueName, cursor: str) -> None:
+        """Remove a cursor; one that is gone is no error."""
+        try:
+            self._ask("cursor_drop", vhost=name[0], queue=name[1], name=cursor)
+        except BulkError as error:
+            if error.code != "gone":
+                raise
+
     def advance_cursor(self, name: QueueName, cursor: str, **more: Any) -> None:
         """Move a cursor forward."""
         self._ask("cursor_advance", vhost=name[0], queue=name[1], name=cursor, **more)

@@ -339,6 +339,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if error.code == "data-loss":
             held = replace(held, seq=max(facts.low, min(goes_on, held.seq)))
         self._on_loss(Loss(*name, f"{error.text} (id {facts.id}, epoch {position.epoch})", held))
+        if error.code == "gone":
+            # One of that name that was lost stands there until somebody drops it. Of what it held before the
+            # low mark only what is live is there.
+            self._broker.drop_cursor(name, position.cursor or "")
+            held = replace(held, held=facts.low if held.seq < facts.low else None)
         return self._open(name, facts, replace(held, epoch=facts.epoch_at(held.seq - 1), cursor=None))
 
     def _on_loss(self, loss: Loss) -> None:
