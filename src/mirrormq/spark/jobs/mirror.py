@@ -401,8 +401,8 @@ class Mirror:
         try:
             for name in self._source.queues().keys() & self._memory.names():
                 self._source.release(name, self._cursor)
-        except Exception:  # noqa: BLE001  (the source is often the reason for the promotion: its cursors age)
-            return
+        except Exception as error:  # noqa: BLE001  (the source is often the reason for the promotion)
+            self._work.progress.say(f"cursors stay at the source until they age: {sentence_of(error)}")
 
     def _result(self) -> Result:
         return {
