@@ -26,6 +26,7 @@ SEEDS = {
     40018: "a queue that got its first mirror confirmed what was not flushed yet",
     100075: "what a node owed to itself as a master went to the next one by two ways, and was never reported",
     100085: "a channel that had gone while its link was broken was given messages after its end",
+    200437: "what a master took in the pass in which it heard of the next one was confirmed by nobody's log",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

@@ -98,7 +98,9 @@ class FakeHost:
         self.waiting_logins: list[Callable[[], None]] = []
         self.commands: list[commands.Command] = []
         self.passwords = {"guest": "guest"}
-        self._barriers: list[Callable[[], None]] = []
+        self._barriers: list[Callable[[bool], None]] = []
+        self.is_sure = True
+        """Is what barriers wait for durable in the end, as far as anybody knows?"""
         self._heard: dict[int, Connection] = {}
         self._last_uid = 0
         self.state.watch(self._on_changes)
@@ -166,7 +168,7 @@ class FakeHost:
             connection.reader.take_fed()
         barriers, self._barriers = self._barriers, []
         for done in barriers:
-            done()
+            done(self.is_sure)
 
     def _turn(self) -> None:
         for core in self.work.take():
@@ -192,7 +194,7 @@ class FakeHost:
         else:
             done(refusal)
 
-    def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
+    def after_durable(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
         self._turn()
         self._barriers.append(done)
 

@@ -1,7 +1,8 @@
 """What publishers wait for while a queue cannot take their messages at once.
 
 Guarantee: a publish that waits to be admitted is confirmed only when it has been, and its position in the log
-is safe; wherever the queue's master is by then.
+is safe; wherever the queue's master is by then. What a queue took before it got another master is confirmed
+if it was safe at that moment, and otherwise never.
 
 A queue admits in the pass in which it is published to, so that its log's end is the position to wait for.
 Only a mirrored queue may have to put that off: while another node is about to become its master, while there
@@ -55,7 +56,7 @@ class Admission:
 class Admissions:
     """The publishes to one queue that are not in its log yet."""
 
-    __slots__ = ("_queue", "_until", "_waiting")
+    __slots__ = ("_left", "_queue", "_successor", "_until", "_waiting")
 
     def __init__(self, queue: "Queue") -> None:
         self._queue = queue
@@ -63,16 +64,28 @@ class Admissions:
         """What confirms wait for, if somebody asked."""
         self._until = 0
         """When they are refused; 0 if none waits."""
+        self._successor: QueuePort | None = None
+        """What stands for the queue since it has another master."""
+        self._left: list[Position] = []
+        """What was in the log when that happened."""
 
     @property
-    def position(self) -> "Position":
-        """What the confirm of everything published so far waits for."""
+    def positions(self) -> "list[Position]":
+        """What the confirm of everything published so far waits for; a deleted queue holds nobody up.
+
+        The master may have changed in the pass of the publish, before anybody asked: some of it may be in
+        the log here, which will not confirm it any more, the rest waits with the successor.
+        """
         queue = self._queue
+        if self._successor is not None:
+            return [*self._left, *self._successor.positions]
+        if queue.core.gone:
+            return []
         if not queue.core.pending:
-            return (queue.log, queue.log.end)
+            return [(queue.log, queue.log.end)]
         if self._waiting is None:
             self._waiting = Admission()
-        return self._waiting.position
+        return [self._waiting.position]
 
     def done(self) -> None:
         """Nothing waits any more."""
@@ -98,9 +111,10 @@ class Admissions:
 
     def hand_over(self, successor: "QueuePort") -> None:
         """The queue has another master, and what waited waits there."""
+        self._left, self._successor = [(self._queue.log, self._queue.log.end)], successor
         if self._waiting is not None:
-            successor.turn()
-            self._waiting.done(*successor.position)
+            (position,) = successor.positions
+            self._waiting.done(*position)
             self._waiting = None
 
     def stop(self) -> None:

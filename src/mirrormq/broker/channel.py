@@ -234,7 +234,7 @@ class Channel(Publisher):
         for queue in queues:
             if queue.pending:
                 queue.owner.turn()
-        positions = [queue.owner.position for queue in queues if not queue.gone]
+        positions = [position for queue in queues for position in queue.owner.positions]
         self.confirm.barrier(publish_no, positions)
         self.confirm.advance(self.host.now.mono)
 

@@ -141,8 +141,10 @@ class Host(Protocol):
         """
         ...
 
-    def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
-        """Call `done` once everything published to these queues so far is durable."""
+    def after_durable(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
+        """Call `done` once everything published to these queues so far is durable; with False if a queue has
+        got another master, and nobody will know of all of it.
+        """
         ...
 
     @property

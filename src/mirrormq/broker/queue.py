@@ -128,9 +128,9 @@ class Queue:
         return self.log.kept is not None and self.record.outlives_restart
 
     @property
-    def position(self) -> Position:
+    def positions(self) -> list[Position]:
         """What the confirm of everything published so far waits for."""
-        return self._admissions.position
+        return self._admissions.positions
 
     def counts(self, *, is_use: bool) -> Counts:
         """Messages ready and consumers; what was published earlier in this pass counts too."""

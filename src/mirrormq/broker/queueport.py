@@ -103,8 +103,8 @@ class QueuePort(Protocol):
     dead_letters_dropped: int
 
     @property
-    def position(self) -> Position:
-        """What the confirm of everything published so far waits for."""
+    def positions(self) -> list[Position]:
+        """What the confirm of everything published so far waits for; of a deleted queue, nothing."""
         ...
 
     @property

@@ -208,7 +208,12 @@ class _Commit:
 
     def wait(self, then: Callable[[], None] | None = None) -> None:
         """Go on when everything published is durable or refused; without `then` that is the end."""
-        self._channel.host.after_durable(self._touched, then or self._finish)
+
+        def durable(is_sure: bool) -> None:
+            self._tx.tracker.has_refused |= not is_sure
+            (then or self._finish)()
+
+        self._channel.host.after_durable(self._touched, durable)
 
     def settle(self, settles: list[Settle], then: Callable[[], None] | None = None) -> None:
         """Acknowledge, and go on when that is durable.

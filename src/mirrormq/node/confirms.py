@@ -28,7 +28,7 @@ class Confirms:
         self._node = node
         self._confirming: dict[int, Channel] = {}
         """Channels with barriers that are not released yet."""
-        self._barriers: list[tuple[Barrier, Callable[[], None]]] = []
+        self._barriers: list[tuple[Barrier, Callable[[bool], None]]] = []
 
     def take(self, heard: list[Connection], mono: int) -> None:
         """Take in what was published in this pass, and release what is durable."""
@@ -49,8 +49,10 @@ class Confirms:
         if self._barriers:
             self._release()
 
-    def after(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
-        """Call `done` at the end of the pass in which all that was published to these queues is durable."""
+    def after(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
+        """Call `done` at the end of the pass in which all that was published to these queues is durable, or
+        with False if that will never be known of some of it.
+        """
         self._barriers.append((Barrier(0, self._positions(queues)), done))
 
     def times(self) -> list[int]:
@@ -61,7 +63,7 @@ class Confirms:
         barriers, self._barriers = self._barriers, []
         for barrier, done in barriers:
             if barrier.is_released():
-                done()
+                done(not barrier.is_missing)
             else:
                 self._barriers.append((barrier, done))
 
@@ -70,8 +72,7 @@ class Confirms:
         membership = self._node.membership
         positions: list[Position] = []
         for core in dict.fromkeys(queues):
-            if not core.gone:
-                positions.append(core.owner.position)
-                if core.owner.declared_index > membership.durable:
-                    positions.append((membership, core.owner.declared_index))
+            positions += core.owner.positions
+            if not core.gone and core.owner.declared_index > membership.durable:
+                positions.append((membership, core.owner.declared_index))
         return positions

@@ -487,8 +487,8 @@ class Node:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""
         self._logins.hash(password, done)
 
-    def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
-        """Call `done` at the end of the pass in which all that was published to these queues is durable."""
+    def after_durable(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
+        """Call `done` when all that was published to these queues is durable; False: if it is, is unknown."""
         self.turn_queues()
         self.journal.want_flush()
         self._confirms.after(queues, done)

@@ -107,9 +107,14 @@ class RemoteQueue:
         return resource("queue", self.name, self.vhost.name)
 
     @property
-    def position(self) -> Position:
+    def positions(self) -> list[Position]:
         """What the confirm of everything published so far waits for."""
-        return (self.log, self.log.end)
+        if self.core.gone:
+            return []
+        if self.core.pending:
+            self._outgoing.take()
+        further = self.successor.positions if self.successor is not None else ()
+        return [(self.log, self.log.end), *further]
 
     @property
     def is_available(self) -> bool:

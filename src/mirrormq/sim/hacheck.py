@@ -69,7 +69,7 @@ class MirrorChecker:
         facts = self.facts.get(view.id)
         if facts is None:
             is_durable = SPECS[view.name].durable
-            facts = self.facts[view.id] = QueueFacts(view.id, view.name, is_durable, view)
+            facts = self.facts[view.id] = QueueFacts(view.id, view.name, is_durable, view, self._world.now)
         elif view.epoch > facts.view.epoch:
             before, facts.view = facts.view, view
             self._on_step(facts, before)
@@ -354,6 +354,8 @@ class MirrorChecker:
                 continue
             seq = facts.appended.get(message.number)
             if seq is None:
+                if facts.made_at <= message.at and not facts.is_excused:
+                    raise Violation(f"I8: {facts.name}: message {message.number} is confirmed, nobody has it")
                 continue
             if message.is_persistent and facts.is_durable:
                 if message.number not in facts.seqs:

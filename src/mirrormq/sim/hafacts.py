@@ -127,6 +127,8 @@ class QueueFacts:
     is_durable: bool
     view: View
     """The newest that any node has heard of."""
+    made_at: int
+    """When the first view was heard of."""
     views: dict[int, View] = field(default_factory=dict)
     masters: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Who has acted as the master, by epoch."""

@@ -189,6 +189,13 @@ def test_a_queue_that_refuses_makes_the_commit_partial():
     assert failed(client, methods.TxCommit()) == "PRECONDITION_FAILED - partial tx completion"
 
 
+def test_a_commit_whose_queue_lost_its_master_before_it_was_durable_is_not_acknowledged():
+    client = transactional()
+    client.host.is_sure = False
+    client.publish("q", b"1")
+    assert failed(client, methods.TxCommit()) == "PRECONDITION_FAILED - partial tx completion"
+
+
 @pytest.mark.parametrize("method", [methods.TxCommit(), methods.TxRollback()])
 def test_tx_must_be_selected_first(method):
     assert failed(connected(), method) == "PRECONDITION_FAILED - channel is not transactional"
