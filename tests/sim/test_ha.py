@@ -27,6 +27,7 @@ SEEDS = {
     100075: "what a node owed to itself as a master went to the next one by two ways, and was never reported",
     100085: "a channel that had gone while its link was broken was given messages after its end",
     200437: "what a master took in the pass in which it heard of the next one was confirmed by nobody's log",
+    230029: "a purge that had waited for other nodes was written while the queue was being handed over",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

@@ -232,21 +232,21 @@ class Queue:
     def purge(self) -> int | Later[int]:
         """Remove everything ready; return how many messages that were."""
         self.turn()
-        if not self._may_write:
-            later: Later[int] = Later()
-            self._when_open.append(lambda: self._purge_late(later))
-            return later
-        return inherited.later(self, self._purge) if self._is_waiting else self._purge()
+        later: Later[int] = Later()
+        self._purge(later)
+        return later
 
-    def _purge_late(self, later: Later[int]) -> None:
-        gone = AmqpError(404, "the queue is gone, or has another master now")
-        later.answer(gone if self.core.gone else self._purge())
-
-    def _purge(self) -> int:
-        self.log.purge(self._held(), self.host.now)
-        count = self.core.purge() + (self.inherited.purge() if self.inherited is not None else 0)
-        self.core.touch()
-        return count
+    def _purge(self, later: Later[int]) -> None:
+        if self.core.gone:
+            later.answer(AmqpError(404, "the queue is gone, or has another master now"))
+        elif not self._may_write:  # when it may, it may have to wait for the nodes once more, and so on
+            self._when_open.append(lambda: self._purge(later))
+        elif self.inherited is not None and self.inherited.is_waiting:
+            self.inherited.then(lambda: self._purge(later))
+        else:
+            self.log.purge(self._held(), self.host.now)
+            self.core.touch()
+            later.answer(self.core.purge() + (self.inherited.purge() if self.inherited is not None else 0))
 
     def delete(self, *, if_unused: bool, if_empty: bool) -> Later[int]:
         """Delete the queue unless a condition fails; the answer is how many messages were ready."""
