@@ -18,9 +18,13 @@ from aiohttp import web
 from mirrormq.base import limits
 from mirrormq.http.answers import Fault, error_response, not_found, unavailable
 from mirrormq.http.api import Call, Handler
-from mirrormq.http.auth import Gate
+from mirrormq.http.auth import Gate, Identity
 from mirrormq.http.ports import Facts, Process, Stopped
 from mirrormq.http.routes import access, ctl, definitions, live, metrics, nodes, objects, policies, vhosts
+from mirrormq.http.routes import session as session_routes
+from mirrormq.http.sessions import Sessions
+from mirrormq.http.stream import Hub
+from mirrormq.http.web import Files
 
 if TYPE_CHECKING:
     import socket
@@ -36,7 +40,10 @@ class Api:
 
     def __init__(self, process: Process, key: str, facts: Facts) -> None:
         self._process = process
-        self._gate = Gate(process, key)
+        self._sessions = Sessions()
+        self._gate = Gate(process, key, self._sessions)
+        self._hub = Hub(process, self._gate, self._as_somebody)
+        self._handlers: dict[Next, Handler] = {}
         self._facts = facts
         self._runner: web.AppRunner | None = None
         self.url = ""
@@ -52,6 +59,13 @@ class Api:
         about = nodes.About(self._facts)
         for verb, path, handler in (*about.routes(), *ctl.routes(about)):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
+        for verb, path, handler in session_routes.routes(self._sessions):
+            app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
+        app.router.add_get("/api/mirrormq/stream", self._guarded(self._hub.serve))
+        files = Files()
+        app.router.add_get("/", files.get)
+        app.router.add_get("/ui/{path:.+}", files.get)
+        self._router = app.router
         return app
 
     async def serve(self, listening: socket.socket) -> None:
@@ -71,6 +85,7 @@ class Api:
         """Finish what is under way and close the socket."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
+            self._hub.close()
             await runner.cleanup()
 
     def _guarded(self, handler: Handler) -> Next:
@@ -82,7 +97,17 @@ class Api:
                 found.headers.update(call.headers)
             return found
 
+        self._handlers[serve] = handler
         return serve
+
+    async def _as_somebody(self, request: web.Request, who: Identity) -> web.StreamResponse:
+        """Answer a GET request that this process makes itself for somebody who has logged in."""
+        match = await self._router.resolve(request)
+        handler = self._handlers.get(match.handler)
+        if handler is None or match.http_exception is not None:
+            raise not_found()
+        request._match_info = match  # as the application does with a request from outside
+        return await handler(Call(request, self._process, who))
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Next) -> web.StreamResponse:
