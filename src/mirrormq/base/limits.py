@@ -140,6 +140,14 @@ http_page_size = 100
 """Rows of a page, if the request does not say."""
 http_page_size_max = 500
 """Most rows of a page."""
+browse_messages_max = 500
+"""Newest messages of a queue that are looked at in one go."""
+browse_body_bytes_max = 512 * 1024
+"""Bytes shown of the body of one of them."""
+browse_bytes_max = 8 * 1024 * 1024
+"""Bytes of bodies and properties in one such look."""
+events_looked_max = 20_000
+"""Events read for one question about what happened; older ones are asked for from where it stopped."""
 
 # --- queue log ---
 journal_file_bytes = 32 * 1024 * 1024
@@ -631,6 +639,7 @@ bulk_relay_bytes = 1024 * 1024
 bulk_relay_row_bytes = 256 * 1024
 """Bytes of them in one row of the answer."""
 assert bulk_relay_row_bytes < inquiry_row_bytes_max
+assert 2 * browse_body_bytes_max <= inquiry_row_bytes_max, "it fits in a row with its headers"
 bulk_digest_rows_max = 1_000_000
 """Rows of one call for digests: 32 MB."""
 bulk_rows_per_pass = 100
