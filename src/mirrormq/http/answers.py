@@ -74,6 +74,8 @@ def of_problem(problem: Problem) -> Fault:
         return not_found()
     if kind == APP_STOPPED:
         return unavailable(text)
+    if kind in ("unavailable", "no_master"):
+        return Fault(503, kind, text)
     if kind == "internal_error":
         return Fault(500, kind, text)
     return bad_request(text)

@@ -73,6 +73,22 @@ class Call:
         """A query parameter that is `true` or not."""
         return self.request.query.get(name) == "true"
 
+    def number(self, name: str, default: int, most: int) -> int:
+        """A query parameter that is a number from 1 to `most`, or 400."""
+        text = self.request.query.get(name, str(default))
+        if not _is_number(text) or not 1 <= int(text) <= most:
+            raise bad_request(f"{name} must be a whole number from 1 to {most}")
+        return int(text)
+
+    def optional_number(self, name: str) -> int | None:
+        """A query parameter that is a number if it is there."""
+        text = self.request.query.get(name)
+        if text is None:
+            return None
+        if not _is_number(text):
+            raise bad_request(f"{name} must be a whole number")
+        return int(text)
+
     # --- who may ---
 
     def need_administrator(self) -> None:
@@ -240,7 +256,7 @@ class Call:
 
     def _number(self, name: str, default: int, most: int) -> int:
         text = self.request.query.get(name, str(default))
-        if not text.isdigit() or not 1 <= int(text) <= most:
+        if not _is_number(text) or not 1 <= int(text) <= most:
             raise bad_request("Pagination parameters are invalid")
         return int(text)
 
@@ -260,6 +276,14 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+def _is_number(text: str) -> bool:
+    """Decimal digits, and few enough of them: anything longer is no number somebody means."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+_DIGITS_MAX = 18
 
 
 def _copy(source: Row, target: Row, path: list[str]) -> None:

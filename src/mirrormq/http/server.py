@@ -20,7 +20,18 @@ from mirrormq.http.answers import Fault, error_response, not_found, unavailable
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import Gate, Identity
 from mirrormq.http.ports import Facts, Process, Stopped
-from mirrormq.http.routes import access, ctl, definitions, live, metrics, nodes, objects, policies, vhosts
+from mirrormq.http.routes import (
+    access,
+    ctl,
+    definitions,
+    live,
+    metrics,
+    nodes,
+    objects,
+    policies,
+    vhosts,
+    watch,
+)
 from mirrormq.http.routes import session as session_routes
 from mirrormq.http.sessions import Sessions
 from mirrormq.http.stream import Hub
@@ -57,7 +68,7 @@ class Api:
         for verb, path, handler in metrics.ROUTES:
             app.router.add_route(verb, path, self._guarded(handler))
         about = nodes.About(self._facts)
-        for verb, path, handler in (*about.routes(), *ctl.routes(about)):
+        for verb, path, handler in (*about.routes(), *ctl.routes(about), *watch.routes(about)):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         for verb, path, handler in session_routes.routes(self._sessions):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))

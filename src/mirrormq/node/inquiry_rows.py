@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mirrormq.base import limits
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import system
-from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors
+from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors, report_view
 from mirrormq.node.inquiryframes import Ask, Row, text_of
 from mirrormq.node.report_cluster import ClusterSource, node_details
 
@@ -151,6 +151,12 @@ def copies(source: Answerer, ask: Ask) -> Answered:
         yield report_mirrors.own_copy(source, number)
 
 
+def view_marks(source: Answerer, ask: Ask) -> Answered:
+    """How far the members of some queues are that are mastered here."""
+    for number in ask.ids:
+        yield report_view.measured(source, number)
+
+
 def sync_queue(source: Answerer, ask: Ask) -> Answered:
     """Copy old records of a queue mastered here to all its mirrors, or with the limit 0 do so no longer."""
     for number in ask.ids[:1]:
@@ -222,6 +228,7 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "close_connection": close_connection,
     "close_connections": close_connections,
     "copies": copies,
+    "views": view_marks,
     "sync_queue": sync_queue,
     "move_master": move_master,
     bulkaway.KIND: bulk,
