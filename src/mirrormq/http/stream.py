@@ -28,10 +28,10 @@ from mirrormq.http.api import Call
 from mirrormq.http.auth import Gate, Identity, bearer_of
 from mirrormq.http.ports import RUNNING, Process, Stopped
 
-LISTS = {"queues": 3, "exchanges": 3, "connections": 2, "channels": 2}
+LISTS = {"queues": 3, "exchanges": 3, "connections": 2, "channels": 2, "vhosts": 4}
 """What is followed page by page only, with the parts that a path has at most if it is such a list."""
 
-SINGLE = frozenset({"overview", "nodes", "mirrormq", "queues", "exchanges", "connections", "channels"})
+SINGLE = frozenset({"overview", "nodes", "mirrormq", "vhosts", *LISTS})
 """First parts of the paths that can be followed."""
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}

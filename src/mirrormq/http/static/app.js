@@ -38,10 +38,13 @@ const TABS = [
   ["admin", "Admin", "#/policies"],
 ];
 
+const VHOST = "mirrormq.vhost";
+
 const root = document.getElementById("app");
 let frame = null;
 let leave = [];
 let visit = 0;
+let vhost = sessionStorage.getItem(VHOST) ?? "";
 
 api.onEnd((why) => showLogIn(why));
 window.addEventListener("hashchange", () => route());
@@ -73,6 +76,7 @@ function start() {
     say(frame.node, found.node);
     document.title = `${found.cluster_name} · MirrorMQ`;
   }).catch(() => undefined);
+  drawVhosts();
   route();
 }
 
@@ -82,6 +86,7 @@ function makeFrame() {
     cluster: h("strong", {}, ""),
     version: h("span", {}, ""),
     node: h("span", {}, ""),
+    vhost: h("select", { onchange: (event) => chooseVhost(event.target.value) }),
     live: h("span", { class: "live", title: "Whether what you see is kept up to date" }, "…"),
     main: h("main", { id: "main", tabindex: "-1" }),
     tabs: new Map(),
@@ -97,14 +102,27 @@ function makeFrame() {
       h("div", { class: "where" }, parts.cluster, h("span", { class: "soft" }, parts.node)),
       h("div", { class: "who" },
         parts.live,
+        h("label", {}, "Virtual host", parts.vhost),
         themeSwitch(),
         h("span", { class: "user" }, "User ", h("strong", {}, session.name)),
         h("button", { type: "button", onclick: () => api.logOut() }, "Log out"))),
     h("nav", { class: "tabs", "aria-label": "Pages" }, h("ul", {}, links)),
     parts.main,
-    h("footer", {}, parts.version, h("span", {}, " · "), h("a", { href: "api/", class: "soft", hidden: true }, "HTTP API"),
-      h("span", { class: "soft" }, "RabbitMQ 3.10's HTTP API at /api")));
+    h("footer", {}, parts.version, " · RabbitMQ 3.10's HTTP API at /api"));
   return parts;
+}
+
+function chooseVhost(name) {
+  vhost = name;
+  sessionStorage.setItem(VHOST, name);
+  route();
+}
+
+async function drawVhosts() {
+  const found = await api.get("vhosts?columns=name").catch(() => []);
+  const names = found.map((row) => row.name);
+  if (!names.includes(vhost)) vhost = "";
+  put(frame.vhost, h("option", { value: "" }, "All"), names.map((name) => h("option", { value: name, selected: name === vhost }, name)));
 }
 
 function themeSwitch() {
@@ -192,7 +210,8 @@ function makeContext(parameters, query, path) {
     parameters,
     query,
     may: api.may(),
-    session: api.current(),
+    vhost,
+    vhostsChanged: drawVhosts,
     problemLine,
     problem(fault) {
       problemLine.hidden = !fault;

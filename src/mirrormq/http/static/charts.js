@@ -5,6 +5,8 @@ import { bytes, count, rate } from "./format.js";
 
 const KEPT = 300;
 const HEIGHT = 170;
+/** Seconds that a chart shows at least. */
+const LEAST = 60;
 
 /** series: [{label, colour: css custom property, value(data) -> number, samples?(data) -> [{sample, timestamp}]}] */
 export class Chart {
@@ -70,6 +72,7 @@ export class Chart {
 
   create() {
     const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    const clock = (_, ticks) => ticks.map((at) => time(at, this.times));
     const axis = { stroke: colour("text-soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const shown = (value) => (this.options.unit === "bytes" ? bytes(value) : short(value));
     put(this.box);
@@ -78,8 +81,11 @@ export class Chart {
       height: HEIGHT,
       legend: { show: false },
       cursor: { y: false, points: { size: 5 }, drag: { x: false, y: false } },
-      scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, this.options.least ?? 1) * 1.05] } },
-      axes: [axis, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
+      scales: {
+        x: { range: () => this.range() },
+        y: { range: (_, low, high) => [0, Math.max(high ?? 0, this.options.least ?? 1) * 1.05] },
+      },
+      axes: [{ ...axis, space: 70, values: clock }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
       series: [{}, ...this.series.map((entry) => ({
         label: entry.label, stroke: colour(entry.colour), width: 1.6, points: { show: false }, spanGaps: false,
         fill: this.options.fill ? `${colour(entry.colour)}22` : undefined,
@@ -87,6 +93,12 @@ export class Chart {
       hooks: { setCursor: [(plot) => this.point(plot.cursor.idx)] },
     }, [this.times, ...this.values], this.box);
     this.plot.root.setAttribute("aria-hidden", "true");
+  }
+
+  range() {
+    const now = Date.now() / 1000;
+    const last = this.times[this.times.length - 1] ?? now;
+    return [Math.min(this.times[0] ?? last, last - LEAST), last];
   }
 
   /** Under the pointer the legend shows the values of then. */
@@ -114,6 +126,13 @@ export class Chart {
     this.plot?.destroy();
     this.plot = null;
   }
+}
+
+function time(at, times) {
+  const date = new Date(at * 1000);
+  const two = (number) => String(number).padStart(2, "0");
+  const isLong = times.length && times[times.length - 1] - times[0] > 7200;
+  return isLong ? `${two(date.getHours())}:${two(date.getMinutes())}` : `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
 function short(value) {

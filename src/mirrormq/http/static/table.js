@@ -5,7 +5,7 @@ import { h, newId, put, say } from "./dom.js";
 import { count } from "./format.js";
 
 /**
- * columns: [{label, value(row) -> text | node, sort?: name, num?: bool, title?}];
+ * columns: [{label, value(row) -> text | node, sort?: name, num?: bool, long?: bool, tight?: bool, title?}];
  * options: {key(row), caption, empty, order: {sort, reverse}, onSort(name)}.
  */
 export class DataTable {
@@ -45,7 +45,7 @@ export class DataTable {
       seen.add(key);
       let line = this.rows.get(key);
       if (!line) {
-        line = { element: h("tr", {}, this.columns.map((column) => h("td", { class: column.num ? "num" : undefined }))) };
+        line = { element: h("tr", {}, this.columns.map((column) => h("td", { class: kindOf(column) }))) };
         this.rows.set(key, line);
       }
       this.draw(line, row);
@@ -77,6 +77,11 @@ export class DataTable {
       }
     });
   }
+}
+
+function kindOf(column) {
+  if (column.num) return "num";
+  return column.long ? "long" : column.tight ? "tight" : undefined;
 }
 
 export const PAGE_SIZES = [20, 50, 100, 250, 500];
