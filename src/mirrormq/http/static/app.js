@@ -48,12 +48,13 @@ let vhost = sessionStorage.getItem(VHOST) ?? "";
 
 api.onEnd((why) => showLogIn(why));
 window.addEventListener("hashchange", () => route());
-boot();
-
-async function boot() {
-  if (api.current()) start();
-  else showLogIn("");
-}
+document.querySelector(".skip").addEventListener("click", (event) => {
+  // The address names the page; it must not name a place on it instead.
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+});
+if (api.current()) start();
+else showLogIn("");
 
 async function showLogIn(why) {
   end();
@@ -163,14 +164,16 @@ function split() {
 
 async function route() {
   if (!frame || !api.current()) return;
-  if (location.hash === "#main") return;
   const { path, query } = split();
   const found = PAGES.map(([pattern, name, tab]) => ({ match: pattern.exec(path), name, tab })).find((entry) => entry.match);
   end();
   visit += 1;
   const mine = visit;
   for (const [name, link] of frame.tabs) {
-    if (found && name === found.tab) link.setAttribute("aria-current", "page");
+    if (found && name === found.tab) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({ block: "nearest", inline: "center" });
+    }
     else link.removeAttribute("aria-current");
   }
   if (!found) {

@@ -5,7 +5,7 @@ import { h, newId, put, say } from "./dom.js";
 import { count } from "./format.js";
 
 /**
- * columns: [{label, value(row) -> text | node, sort?: name, num?: bool, long?: bool, tight?: bool, title?}];
+ * columns: [{label, value(row) -> text | node, sort?: name, num?: bool, main?: bool, long?: bool, tight?: bool, title?}];
  * options: {key(row), caption, empty, order: {sort, reverse}, onSort(name)}.
  */
 export class DataTable {
@@ -13,12 +13,13 @@ export class DataTable {
     this.columns = columns;
     this.options = options;
     this.rows = new Map();
-    this.body = h("tbody");
-    this.head = h("tr");
+    this.body = h("tbody", { role: "rowgroup" });
+    this.head = h("tr", { role: "row" });
     this.drawHead(options.order ?? {});
     this.empty = h("p", { class: "empty", hidden: true }, options.empty ?? "… nothing …");
     this.element = h("div", { class: "table-box" },
-      h("table", {}, h("caption", { class: "unseen" }, options.caption), h("thead", {}, this.head), this.body),
+      // Roles are said aloud: a narrow screen shows rows as cards, which would take them away.
+      h("table", { role: "table", "aria-label": options.caption }, h("thead", { role: "rowgroup" }, this.head), this.body),
       this.empty);
   }
 
@@ -31,7 +32,7 @@ export class DataTable {
           column.label, h("span", { "aria-hidden": "true", class: "arrow" }, isSorted ? (order.reverse ? "▼" : "▲") : ""))
         : column.label;
       return h("th", {
-        scope: "col", class: column.num ? "num" : undefined, title: column.title,
+        scope: "col", role: "columnheader", class: column.num ? "num" : undefined, title: column.title,
         "aria-sort": isSorted ? direction : undefined,
       }, label);
     }));
@@ -45,7 +46,8 @@ export class DataTable {
       seen.add(key);
       let line = this.rows.get(key);
       if (!line) {
-        line = { element: h("tr", {}, this.columns.map((column) => h("td", { class: kindOf(column) }))) };
+        const cells = this.columns.map((column) => h("td", { role: "cell", class: kindOf(column), "data-label": column.label }));
+        line = { element: h("tr", { role: "row" }, cells) };
         this.rows.set(key, line);
       }
       this.draw(line, row);
@@ -70,6 +72,7 @@ export class DataTable {
       const value = column.value(row);
       if (!(value instanceof Node)) {
         say(cell, value);
+        cell.classList.toggle("void", value === "–" || cell.textContent === "");
       } else if (cell.childNodes.length !== 1 || !value.isEqualNode(cell.firstChild)) {
         const hadFocus = cell.contains(document.activeElement);
         cell.replaceChildren(value);
@@ -80,6 +83,7 @@ export class DataTable {
 }
 
 function kindOf(column) {
+  if (column.main) return "main long";
   if (column.num) return "num";
   return column.long ? "long" : column.tight ? "tight" : undefined;
 }

@@ -11,7 +11,7 @@ const COLUMNS = "name,user,vhost,node,state,confirm,transactional,prefetch_count
 
 export default function page(context) {
   const columns = [
-    { label: "Channel", long: true, sort: "name", value: (row) => h("a", { href: link("channels", row.name) }, row.name) },
+    { label: "Channel", main: true, sort: "name", value: (row) => h("a", { href: link("channels", row.name) }, row.name) },
     { label: "Node", sort: "node", value: (row) => row.node },
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },
     { label: "User name", sort: "user", value: (row) => row.user },

@@ -13,7 +13,7 @@ export default function page(context) {
   const map = new ClusterMap();
   const about = h("div");
   const table = new DataTable([
-    { label: "Node", value: (row) => h("a", { href: link("nodes", row.name) }, row.name) },
+    { label: "Node", main: true, value: (row) => h("a", { href: link("nodes", row.name) }, row.name) },
     { label: "State", value: (row) => state(row.running ? (row.paused ? "held" : "running") : "down") },
     { label: "Role", value: (row) => row.role },
     { label: "Leader", value: (row) => (row.leader ? "leader" : "") },

@@ -11,7 +11,7 @@ const COLUMNS = "name,user,vhost,node,state,ssl,protocol,channels,recv_oct,send_
 
 export default function page(context) {
   const columns = [
-    { label: "Name", long: true, sort: "name", value: (row) => h("span", {}, h("a", { href: link("connections", row.name) }, row.name),
+    { label: "Name", main: true, sort: "name", value: (row) => h("span", {}, h("a", { href: link("connections", row.name) }, row.name),
       row.user_provided_name ? h("div", { class: "soft" }, row.user_provided_name) : null) },
     { label: "Node", sort: "node", value: (row) => row.node },
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },

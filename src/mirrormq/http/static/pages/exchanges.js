@@ -11,7 +11,7 @@ import { vhostField } from "./vhostfield.js";
 export default async function page(context) {
   const columns = [
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },
-    { label: "Name", long: true, sort: "name", value: (row) => h("a", { href: link("exchanges", row.vhost, exchangePart(row.name)) }, exchangeName(row.name)) },
+    { label: "Name", main: true, sort: "name", value: (row) => h("a", { href: link("exchanges", row.vhost, exchangePart(row.name)) }, exchangeName(row.name)) },
     { label: "Type", sort: "type", value: (row) => row.type },
     { label: "Features", value: (row) => exchangeBadges(row) },
     { label: "Message rate in", sort: "message_stats.publish_in_details.rate", num: true, value: (row) => rate(row.message_stats?.publish_in_details?.rate) },

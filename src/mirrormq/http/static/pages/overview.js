@@ -92,7 +92,7 @@ function flow(rates) {
 
 export function nodesTable() {
   return new DataTable([
-    { label: "Name", value: (row) => h("a", { href: link("nodes", row.name) }, row.name) },
+    { label: "Name", main: true, value: (row) => h("a", { href: link("nodes", row.name) }, row.name) },
     { label: "State", value: (row) => state(row.running ? (row.paused ? "held" : "running") : "down") },
     { label: "Memory", value: (row) => limited(row, row.mem_used, row.mem_limit, "memory", row.mem_alarm) },
     { label: "Disk space free", value: (row) => (row.running ? h("span", {}, `${bytes(row.disk_free)}`, h("span", { class: "soft" }, ` (limit ${bytes(row.disk_free_limit)})`)) : "–") },

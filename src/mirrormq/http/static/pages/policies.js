@@ -33,7 +33,7 @@ function part(context, vhosts, about) {
   const edit = section(`Add / update ${about.one}`, { open: about.path === "policies" }, []);
   const table = new DataTable([
     { label: "Virtual host", value: (row) => row.vhost },
-    { label: "Name", value: (row) => row.name },
+    { label: "Name", main: true, value: (row) => row.name },
     { label: "Pattern", long: true, value: (row) => h("code", {}, row.pattern) },
     { label: "Apply to", value: (row) => row["apply-to"] },
     { label: "Definition", long: true, value: (row) => h("ul", { class: "lines" }, pairs(row.definition).map((line) => h("li", {}, line))) },

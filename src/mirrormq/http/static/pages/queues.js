@@ -23,7 +23,7 @@ export const ARGUMENT_KINDS = {
 export default async function page(context) {
   const columns = [
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },
-    { label: "Name", long: true, sort: "name", value: (row) => h("a", { href: link("queues", row.vhost, row.name) }, row.name) },
+    { label: "Name", main: true, sort: "name", value: (row) => h("a", { href: link("queues", row.vhost, row.name) }, row.name) },
     { label: "Node", sort: "node", value: (row) => shortNode(row.node) },
     { label: "Features", value: (row) => queueBadges(row) },
     { label: "State", sort: "state", value: (row) => progress(row) },

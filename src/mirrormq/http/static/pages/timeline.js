@@ -63,7 +63,7 @@ const WORDS = {
 export function eventsTable({ ofQueue = false } = {}) {
   const columns = [
     { label: "When", value: (row) => h("time", { datetime: new Date(row.at / 1000).toISOString() }, moment(row.at / 1000)) },
-    { label: "Event", value: (row) => row.event },
+    { label: "Event", main: true, value: (row) => row.event },
     { label: "What", long: true, value: (row) => subject(row) },
     { label: "How", long: true, value: (row) => (WORDS[row.event] ? WORDS[row.event](row) : "") },
     { label: "Epoch", num: true, value: (row) => row.epoch ?? "" },

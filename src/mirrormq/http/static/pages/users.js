@@ -12,7 +12,7 @@ export const TAGS = ["administrator", "monitoring", "policymaker", "management"]
 export default function page(context) {
   if (!context.may.administer) return refused("users", "Users", "administrator");
   const table = new DataTable([
-    { label: "Name", value: (row) => h("a", { href: link("users", row.name) }, row.name) },
+    { label: "Name", main: true, value: (row) => h("a", { href: link("users", row.name) }, row.name) },
     { label: "Tags", value: (row) => h("span", { class: "badges" }, row.tags.map((tag) => h("span", { class: "badge" }, tag))) },
     { label: "Can access virtual hosts", long: true, value: (row) => row.vhosts.join(", ") || h("span", { class: "state bad" }, "No access") },
     { label: "Has password", value: (row) => (row.hasPassword ? "●" : "○") },

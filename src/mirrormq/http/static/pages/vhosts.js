@@ -10,7 +10,7 @@ import { admin } from "./admin.js";
 
 export default function page(context) {
   const table = new DataTable([
-    { label: "Name", long: true, value: (row) => row.name },
+    { label: "Name", main: true, value: (row) => row.name },
     { label: "Description", long: true, value: (row) => row.description ?? "" },
     { label: "Tags", value: (row) => (row.tags ?? []).join(", ") },
     { label: "State", value: (row) => h("span", {}, Object.entries(row.cluster_state ?? {}).map(([, found]) => state(found))) },

@@ -10,14 +10,15 @@ const WIDTH = 400;
 const CENTRE = { x: WIDTH / 2, y: 158 };
 const RADIUS = 34;
 /** By the number of members: an even number has one at the bottom. */
-const HEIGHTS = { 1: 210, 2: 350, 3: 290, 5: 325 };
+const HEIGHTS = { 1: 215, 2: 205, 3: 290, 5: 325 };
 
 export class Ring {
   constructor() {
     this.svg = s("svg", { class: "picture", viewBox: `0 0 ${WIDTH} 290`, role: "img", "aria-labelledby": "ring-title ring-text" });
+    this.known = new Set();
     this.news = h("p", { class: "unseen", role: "status", "aria-live": "polite" });
     this.table = new DataTable([
-      { label: "Node", value: (row) => row.node },
+      { label: "Node", main: true, value: (row) => row.node },
       { label: "Role", value: (row) => roleText(row) },
       { label: "State", value: (row) => state(row.state) },
       { label: "Fed by", value: (row) => (row.source ? shortNode(row.source) : "–") },
@@ -53,19 +54,24 @@ export class Ring {
   }
 
   draw(view) {
-    const names = view.members.map((member) => member.node).sort();
+    for (const member of view.members) this.known.add(member.node);
+    // Who was in the view while this page was open keeps a place in the picture.
+    const names = [...this.known].sort();
+    const gone = names.filter((name) => !view.members.some((member) => member.node === name));
     this.svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHTS[names.length] ?? 350}`);
     const places = new Map(names.map((name, place) => [name, spot(place, names.length)]));
     putChanged(this.svg,
       s("title", { id: "ring-title" }, `View of queue ${view.name}, epoch ${view.epoch}`),
       s("desc", { id: "ring-text" }, sentence(view)),
       reports(view, places), view.members.map((member) => arrow(member, places)),
-      centre(view), view.members.map((member) => node(member, view, places.get(member.node))));
+      centre(view, names.length), view.members.map((member) => node(member, view, places.get(member.node))),
+      gone.map((name) => former(name, places.get(name))));
   }
 }
 
 function spot(place, total) {
   if (total === 1) return { x: CENTRE.x, y: 90 };
+  if (total === 2) return { x: CENTRE.x + (place ? 120 : -120), y: 90 };
   const turn = -Math.PI / 2 + (2 * Math.PI * place) / total;
   return { x: CENTRE.x + 138 * Math.cos(turn), y: CENTRE.y + 108 * Math.sin(turn) };
 }
@@ -140,14 +146,21 @@ function arrow(member, places) {
 function reports(view, places) {
   const last = view.ring?.[view.ring.length - 1];
   if (!view.master || !last || last === view.master || !places.has(last)) return null;
-  const shape = curve(places.get(last), places.get(view.master), view.ring.length === 2 ? -22 : 14);
+  const shape = curve(places.get(last), places.get(view.master), view.ring.length === 2 ? -22 : places.size > 3 ? 0 : 14);
   return s("g", {}, s("path", { class: "p-arrow report", d: shape.d }), head(shape, "report"));
 }
 
-function centre(view) {
+/** A node that has left the view: dead, or not wanted any more. */
+function former(name, at) {
+  return s("g", { class: "p-node down", transform: `translate(${at.x.toFixed(1)} ${at.y.toFixed(1)})`, "data-node": name, "data-role": "gone" },
+    s("circle", { class: "body", r: RADIUS }), s("text", { class: "glyph", y: 4 }, "×"),
+    s("text", { y: RADIUS + 16, "font-weight": 600 }, shortNode(name)), s("text", { class: "sub", y: RADIUS + 30 }, "left the view"));
+}
+
+function centre(view, total) {
   if (!view.mirrored) return s("g", { class: "p-centre" }, s("text", { x: CENTRE.x, y: 190 }, "not mirrored"));
-  const y = view.members.length === 2 ? CENTRE.y - 8 : CENTRE.y + 10;
-  const x = view.members.length === 2 ? CENTRE.x + 95 : CENTRE.x;
+  const x = CENTRE.x;
+  const y = total === 1 ? 185 : total === 2 ? 168 : CENTRE.y + 10;
   return s("g", { class: "p-centre" }, s("text", { x, y: y - 14 }, "epoch"), s("text", { class: "big", x, y: y + 8 }, String(view.epoch)),
     view.master ? null : s("text", { class: "bad", x, y: y + 28 }, "no master"));
 }
