@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from mirrormq import http
+from mirrormq.base.types import Peer
 from mirrormq.http.ports import Backups, Stopped
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
@@ -112,6 +113,37 @@ class KitDriver:
     def admin(self, request: requests.Request, done: Done) -> None:
         self.node.admin(self.kit.now, request, done)
         self.kit.run()
+
+    @property
+    def entrance(self) -> KitDriver:
+        return self
+
+    def open(self, client: Any, peer: Peer) -> int:
+        """Take in a client of the API's own."""
+        self.kit._conn += 1
+        conn = self.kit._conn
+        self.kit.clients[conn] = Inside(client)  # type: ignore[assignment]
+        self.node.client_open(self.kit.now, conn, peer)
+        self.kit.run()
+        return conn
+
+    def bytes(self, conn: int, data: memoryview) -> None:
+        self.node.client_bytes(self.kit.now, conn, data)
+        self.kit.run()
+
+    def lost(self, conn: int) -> None:
+        self.node.client_closed(self.kit.now, conn)
+        self.kit.run()
+
+
+class Inside:
+    """Hands what the node writes to a client of the API's own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def received(self, data: bytes) -> None:
+        self._client.write(data)
 
 
 class KitProcess:

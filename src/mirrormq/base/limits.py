@@ -140,6 +140,16 @@ http_page_size = 100
 """Rows of a page, if the request does not say."""
 http_page_size_max = 500
 """Most rows of a page."""
+auth_sources_max = 1_000
+"""Sources of log-ins (protocol, address, user) that are counted one by one."""
+http_session_ms = 15_000
+"""How long publishing or getting a message over HTTP waits for the node before it is given up."""
+http_got_messages_max = 10_000
+"""Messages got by one request."""
+http_got_bytes_max = 64 * 1024 * 1024
+"""Bytes of bodies after which such a request takes no further message."""
+digits_max = 18
+"""Digits of a number in a request: anything longer is no number somebody means."""
 browse_messages_max = 500
 """Newest messages of a queue that are looked at in one go."""
 browse_body_bytes_max = 512 * 1024

@@ -83,7 +83,7 @@ def of_problem(problem: Problem) -> Fault:
 
 def response(value: Any, status: int = 200) -> web.Response:
     """A JSON response."""
-    return _json(encoded(value), status)
+    return json_response(encoded(value), status)
 
 
 def error_response(fault: Fault) -> web.Response:
@@ -123,7 +123,7 @@ async def pieces_response(
         held.append(b"".join(batch))
         if sum(map(len, held)) > limits.http_held_bytes_max and not request.get(WHOLE):
             return await _streamed(request, held, batches, headers)
-    found = _json(b"".join(held), 200)
+    found = json_response(b"".join(held), 200)
     found.headers.update(headers or {})
     return found
 
@@ -234,7 +234,8 @@ def _plain(value: Any) -> Any:
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
 
 
-def _json(body: bytes, status: int) -> web.Response:
+def json_response(body: bytes, status: int = 200) -> web.Response:
+    """JSON that is encoded already."""
     return web.Response(
         body=body, status=status, content_type="application/json", headers={"cache-control": "no-cache"}
     )

@@ -13,6 +13,7 @@ from mirrormq.base import limits
 from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row, bad_request, not_authorised, not_found
 from mirrormq.http.auth import Identity, ask
+from mirrormq.http.describe import UNKNOWN, Described, check_fields
 from mirrormq.http.ports import Driver, Node, Process
 from mirrormq.meta.state import MetaState
 from mirrormq.node.requests import Request
@@ -29,10 +30,13 @@ Record = TypeVar("Record")
 class Call:
     """One authenticated request."""
 
-    def __init__(self, request: web.Request, process: Process, who: Identity) -> None:
+    def __init__(
+        self, request: web.Request, process: Process, who: Identity, facts: Described = UNKNOWN
+    ) -> None:
         self.request = request
         self.process = process
         self.who = who
+        self._facts = facts
         self._body: Row | None = None
         self.missing: dict[str, str] = {}
         """Nodes whose rows the answer lacks, and why."""
@@ -133,6 +137,8 @@ class Call:
             found = answers.decoded(data, "not_json") if data.strip() else {}
             if not isinstance(found, dict):
                 raise bad_request("not_json")
+            if self._facts.body is not None:
+                check_fields(self._facts.body, found)
             self._body = found
         return self._body
 
@@ -280,10 +286,7 @@ Handler = Callable[[Call], Awaitable[web.StreamResponse]]
 
 def _is_number(text: str) -> bool:
     """Decimal digits, and few enough of them: anything longer is no number somebody means."""
-    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-
-
-_DIGITS_MAX = 18
+    return text.isascii() and text.isdigit() and len(text) <= limits.digits_max
 
 
 def _copy(source: Row, target: Row, path: list[str]) -> None:

@@ -56,6 +56,8 @@ class Identity:
 
 
 KEY_HOLDER = Identity(None, ("administrator",))
+NOBODY = Identity(None, ())
+"""Who asks for what is open to all."""
 
 
 class Gate:

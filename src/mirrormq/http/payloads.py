@@ -59,8 +59,8 @@ def taken_payload(payload: Any, encoding: Any) -> bytes:
         try:
             return base64.b64decode(payload, validate=True)
         except (binascii.Error, ValueError):
-            raise bad_request("payload is no base64") from None
-    raise bad_request(f"unsupported payload_encoding {encoding}; there are string and base64")
+            raise bad_request(["not_base64", payload[:80]]) from None
+    raise bad_request(["unsupported_encoding", encoding])
 
 
 _KINDS: dict[str, type] = {
@@ -84,7 +84,9 @@ def taken_properties(given: Any) -> Properties:
         kind = _KINDS.get(name, str)
         if value == [] and kind is dict:
             value = {}
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if kind is int and (not isinstance(value, int) or isinstance(value, bool)):
+            raise bad_request(["not_int", name])
+        if not isinstance(value, kind):
             raise bad_request(f"property {name} must be {_NAMES[kind]}")
         if isinstance(value, int) and not 0 <= value < (1 << 63 if name == "timestamp" else 256):
             raise bad_request(f"property {name} is out of range")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from mirrormq.base.types import Peer
+from mirrormq.meta.authenticator import Authenticator
 from mirrormq.node.admin import AdminHost
+from mirrormq.node.attempts import Attempts
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
 from mirrormq.node.requests import Request
@@ -22,10 +25,58 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
+    attempts: Attempts
+    """Log-ins so far."""
+    authenticator: Authenticator
+
+
+class Client(Protocol):
+    """The other end of a connection within the process."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Bytes of the node."""
+        ...
+
+    def pause_reading(self) -> None:
+        """The node wants no more bytes for now."""
+        ...
+
+    def resume_reading(self) -> None:
+        """It does again."""
+        ...
+
+    def hang_up(self) -> None:
+        """The node closes the connection, after what it has written."""
+        ...
+
+    def abort(self) -> None:
+        """At once."""
+        ...
+
+
+class Entrance(Protocol):
+    """Where connections come in, those within the process, too."""
+
+    def open(self, client: Client, peer: Peer) -> int:
+        """Take in a client; returns the number it is known by."""
+        ...
+
+    def bytes(self, conn: int, data: memoryview) -> None:
+        """Bytes of a client; nothing refers to `data` after this."""
+        ...
+
+    def lost(self, conn: int) -> None:
+        """A client is gone. Called once per client, whoever closed it."""
+        ...
 
 
 class Driver(Protocol):
     """Runs the node in this loop."""
+
+    @property
+    def entrance(self) -> Entrance:
+        """Where connections come in, as long as the application runs."""
+        ...
 
     @property
     def node(self) -> Node:

@@ -9,26 +9,31 @@ in the answer.
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from mirrormq.base import limits
-from mirrormq.http.answers import Fault, error_response, not_found, unavailable
+from mirrormq.http.answers import Fault, encoded, error_response, json_response, not_found, unavailable
 from mirrormq.http.api import Call, Handler
-from mirrormq.http.auth import Gate, Identity
+from mirrormq.http.auth import NOBODY, Gate, Identity
+from mirrormq.http.describe import described, description_of
+from mirrormq.http.openapi import Route, document
 from mirrormq.http.ports import Facts, Process, Stopped
 from mirrormq.http.routes import (
     access,
     ctl,
     definitions,
     live,
+    messages,
     metrics,
     nodes,
     objects,
     policies,
+    upkeep,
     vhosts,
     watch,
 )
@@ -57,27 +62,47 @@ class Api:
         self._handlers: dict[Next, Handler] = {}
         self._facts = facts
         self._runner: web.AppRunner | None = None
+        self._document: bytes | None = None
         self.url = ""
+
+    def routes(self) -> list[Route]:
+        """All resources, in the order in which they are looked for."""
+        about = nodes.About(self._facts)
+        found: list[tuple[str, str, Handler]] = []
+        for module in (access, definitions, live, messages, objects, policies, vhosts):
+            found += module.ROUTES
+        for resources in (about.routes(), ctl.routes(about), watch.routes(about), upkeep.routes(about)):
+            found += resources
+        found += session_routes.routes(self._sessions)
+        routes = [Route(verb, f"/api/{path}", handler) for verb, path, handler in found]
+        routes += [Route(verb, path, handler) for verb, path, handler in metrics.ROUTES]
+        routes += [Route("GET", "/api/openapi.json", self.openapi)]
+        return routes
 
     def application(self) -> web.Application:
         """All resources behind the gate."""
         app = web.Application(client_max_size=limits.http_body_bytes_max, middlewares=[self._answer])
-        for module in (access, definitions, live, objects, policies, vhosts):
-            for verb, path, handler in module.ROUTES:
-                app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
-        for verb, path, handler in metrics.ROUTES:
-            app.router.add_route(verb, path, self._guarded(handler))
-        about = nodes.About(self._facts)
-        for verb, path, handler in (*about.routes(), *ctl.routes(about), *watch.routes(about)):
-            app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
-        for verb, path, handler in session_routes.routes(self._sessions):
-            app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
-        app.router.add_get("/api/mirrormq/stream", self._guarded(self._hub.serve))
+        for verb, path, handler in self.routes():
+            served = self._guarded(handler)
+            app.router.add_route(verb, path, served)
+            if verb == "GET":
+                app.router.add_route("HEAD", path, served)
+        # A stream has no end, so it is no resource as the others are; neither are files.
+        app.router.add_get("/api/mirrormq/stream", self._guarded(self._hub.serve), allow_head=False)
         files = Files()
         app.router.add_get("/", files.get)
         app.router.add_get("/ui/{path:.+}", files.get)
         self._router = app.router
         return app
+
+    @described(answer=dict[str, Any], is_open=True)
+    async def openapi(self, _call: Call) -> web.Response:
+        """GET openapi.json: this API, described for programs."""
+        if self._document is None:
+            # Tens of milliseconds, once: not on the loop.
+            found = await asyncio.to_thread(lambda: encoded(document(self.routes())))
+            self._document = found
+        return json_response(self._document)
 
     async def serve(self, listening: socket.socket) -> None:
         """Answer on a bound socket."""
@@ -100,9 +125,11 @@ class Api:
             await runner.cleanup()
 
     def _guarded(self, handler: Handler) -> Next:
+        facts = description_of(handler)
+
         async def serve(request: web.Request) -> web.StreamResponse:
-            who = await self._gate.identify(request)
-            call = Call(request, self._process, who)
+            who = NOBODY if facts.is_open else await self._gate.identify(request)
+            call = Call(request, self._process, who, facts)
             found = await handler(call)
             if not found.prepared:
                 found.headers.update(call.headers)
@@ -118,7 +145,7 @@ class Api:
         if handler is None or match.http_exception is not None:
             raise not_found()
         request._match_info = match  # as the application does with a request from outside
-        return await handler(Call(request, self._process, who))
+        return await handler(Call(request, self._process, who, description_of(handler)))
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Next) -> web.StreamResponse:

@@ -157,6 +157,20 @@ def view_marks(source: Answerer, ask: Ask) -> Answered:
         yield report_view.measured(source, number)
 
 
+def attempts(source: Any, ask: Ask) -> Answered:
+    """Log-ins of this node by protocol, or with the name `source` by where they came from.
+
+    With the name `forget` they are counted anew from now on.
+    """
+    wanted = text_of(ask.name)
+    if wanted == "forget":
+        source.attempts.forget()
+    elif wanted == "source":
+        yield from source.attempts.by_source()
+    else:
+        yield from source.attempts.by_protocol()
+
+
 def sync_queue(source: Answerer, ask: Ask) -> Answered:
     """Copy old records of a queue mastered here to all its mirrors, or with the limit 0 do so no longer."""
     for number in ask.ids[:1]:
@@ -229,6 +243,7 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "close_connections": close_connections,
     "copies": copies,
     "views": view_marks,
+    "attempts": attempts,
     "sync_queue": sync_queue,
     "move_master": move_master,
     bulkaway.KIND: bulk,

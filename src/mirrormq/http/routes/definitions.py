@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from aiohttp import web
 
@@ -10,6 +11,7 @@ from mirrormq.http import answers
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import ask
+from mirrormq.http.describe import described
 from mirrormq.meta.definitions import sections
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
@@ -17,6 +19,7 @@ from mirrormq.node import requests
 _UNSAFE = {ord(char): None for char in '"\\\r\n'}
 
 
+@described(answer=dict[str, Any], query=("download",), needs="administrator")
 async def get_definitions(call: Call) -> web.StreamResponse:
     """GET definitions, and of one vhost."""
     call.need_administrator()
@@ -42,6 +45,7 @@ def exported(state: MetaState, vhost: str | None) -> Iterator[bytes]:
     yield b"}"
 
 
+@described(statuses=(204,), query=("auth", "redirect"), needs="administrator")
 async def post_definitions(call: Call) -> web.Response:
     """POST definitions, and of one vhost: JSON, or a form with a file."""
     call.need_administrator()
@@ -67,6 +71,8 @@ async def _file(call: Call) -> bytes:
 
 
 ROUTES = (
+    ("GET", "all-configuration", get_definitions),
+    ("POST", "all-configuration", post_definitions),
     ("GET", "definitions", get_definitions),
     ("POST", "definitions", post_definitions),
     ("PUT", "definitions", post_definitions),

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mirrormq.http import answers
+from mirrormq.http import answers, shapes
 from mirrormq.http.answers import Row, not_authorised, not_found
 from mirrormq.http.api import Call
+from mirrormq.http.describe import described
 from mirrormq.http.far import Far, found_far, inquire, merged
 from mirrormq.node import report, requests
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_REASON = "Closed via management plugin"
 
 
+@described(answer=shapes.Connection, is_list=True)
 async def list_connections(call: Call) -> web.StreamResponse:
     """GET connections, and of one vhost."""
     vhost = _vhost(call)
@@ -28,11 +30,13 @@ async def list_connections(call: Call) -> web.StreamResponse:
     return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
 
 
+@described(answer=shapes.Connection)
 async def get_connection(call: Call) -> web.Response:
     """GET connections/name."""
     return answers.response(_connection_row(call, await _connection(call)))
 
 
+@described(statuses=(204,))
 async def delete_connection(call: Call) -> web.Response:
     """DELETE connections/name: close it, with the reason of X-Reason."""
     found = await _connection(call)
@@ -42,6 +46,29 @@ async def delete_connection(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Connection, is_list=True)
+async def list_user_connections(call: Call) -> web.StreamResponse:
+    """GET connections/username/name."""
+    name = call.part("user")
+    far = await found_far(await inquire(call, "connections"))
+    found: list[Connection | Far] = [*call.node.connections.values(), *far]
+    seen = [item for item in found if item.user == name and _may_see(call, item)]
+    return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
+
+
+@described(statuses=(204,))
+async def delete_user_connections(call: Call) -> web.Response:
+    """DELETE connections/username/name: close all of them, with the reason of X-Reason."""
+    name = call.part("user")
+    if not call.who.is_monitor and call.who.name != name:
+        raise not_authorised("User not authorised to access object")
+    if name in call.state.users:
+        reason = call.request.headers.get("X-Reason", DEFAULT_REASON)
+        await call.ask(requests.CloseConnections(actor=call.who.name, user=name, reason=reason))
+    return answers.no_content()
+
+
+@described(answer=list[shapes.Channel])
 async def connection_channels(call: Call) -> web.StreamResponse:
     """GET connections/name/channels."""
     found = await _connection(call)
@@ -52,6 +79,7 @@ async def connection_channels(call: Call) -> web.StreamResponse:
     return await call.rows(report.channel(call.node, member) for member in members)
 
 
+@described(answer=shapes.Channel, is_list=True)
 async def list_channels(call: Call) -> web.StreamResponse:
     """GET channels, and of one vhost."""
     vhost = _vhost(call)
@@ -66,6 +94,7 @@ async def list_channels(call: Call) -> web.StreamResponse:
     return await call.listing(found, lambda item: _channel_row(call, item), name=_name)
 
 
+@described(answer=shapes.Channel)
 async def get_channel(call: Call) -> web.Response:
     """GET channels/name."""
     name = call.part("channel")
@@ -84,6 +113,7 @@ async def get_channel(call: Call) -> web.Response:
     raise not_found()
 
 
+@described(answer=shapes.Consumer, is_list=True)
 async def list_consumers(call: Call) -> web.StreamResponse:
     """GET consumers, and of one vhost; those of vhosts the user may not see are left out."""
     wanted = call.request.match_info.get("vhost")
@@ -155,6 +185,8 @@ def _consumer_row(row: Row) -> Row:
 
 ROUTES = (
     ("GET", "connections", list_connections),
+    ("GET", "connections/username/{user}", list_user_connections),
+    ("DELETE", "connections/username/{user}", delete_user_connections),
     ("GET", "connections/{connection}", get_connection),
     ("DELETE", "connections/{connection}", delete_connection),
     ("GET", "connections/{connection}/channels", connection_channels),

@@ -9,9 +9,10 @@ from typing import Any, Literal
 from aiohttp import web
 
 from mirrormq.broker.consumer import Consumer
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import DEFAULT_EXCHANGE, Call
+from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.meta import records, system
 from mirrormq.node import report, requests
@@ -30,6 +31,7 @@ INTERNAL_COLUMNS = (
 # --- queues ---
 
 
+@described(answer=shapes.Queue, is_list=True, query=("system", "disable_stats", "enable_queue_totals"))
 async def list_queues(call: Call) -> web.StreamResponse:
     """GET queues, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
@@ -41,6 +43,7 @@ async def list_queues(call: Call) -> web.StreamResponse:
     )
 
 
+@described(answer=shapes.Queue)
 async def get_queue(call: Call) -> web.Response:
     """GET queues/vhost/name."""
     record = _queue(call)
@@ -56,6 +59,7 @@ async def get_queue(call: Call) -> web.Response:
     return answers.response(row)
 
 
+@described(body=bodies.Queue, statuses=(201, 204))
 async def put_queue(call: Call) -> web.Response:
     """PUT queues/vhost/name."""
     vhost = call.need_vhost(NO_VHOST)
@@ -72,6 +76,7 @@ async def put_queue(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), query=("if-empty", "if-unused"))
 async def delete_queue(call: Call) -> web.Response:
     """DELETE queues/vhost/name."""
     record = _queue(call)
@@ -87,6 +92,7 @@ async def delete_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(statuses=(204,))
 async def purge_queue(call: Call) -> web.Response:
     """DELETE queues/vhost/name/contents."""
     record = _queue(call)
@@ -94,6 +100,7 @@ async def purge_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(body=bodies.Action, statuses=(204,), needs="administrator")
 async def act_on_queue(call: Call) -> web.Response:
     """POST queues/vhost/name/actions: sync, cancel_sync."""
     call.need_administrator()
@@ -108,6 +115,7 @@ async def act_on_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def queue_bindings(call: Call) -> web.StreamResponse:
     """GET queues/vhost/name/bindings."""
     record = _queue(call)
@@ -133,6 +141,7 @@ def _queue_row(far: FarQueues, record: records.Queue) -> Row:
 # --- exchanges ---
 
 
+@described(answer=shapes.Exchange, is_list=True)
 async def list_exchanges(call: Call) -> web.StreamResponse:
     """GET exchanges, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
@@ -142,11 +151,13 @@ async def list_exchanges(call: Call) -> web.StreamResponse:
     )
 
 
+@described(answer=shapes.Exchange)
 async def get_exchange(call: Call) -> web.Response:
     """GET exchanges/vhost/name."""
     return answers.response(report.exchange(call.node, _exchange(call)))
 
 
+@described(body=bodies.Exchange, statuses=(201, 204))
 async def put_exchange(call: Call) -> web.Response:
     """PUT exchanges/vhost/name."""
     vhost = call.need_vhost(NO_VHOST)
@@ -166,6 +177,7 @@ async def put_exchange(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), query=("if-unused",))
 async def delete_exchange(call: Call) -> web.Response:
     """DELETE exchanges/vhost/name."""
     record = _exchange(call)
@@ -177,6 +189,7 @@ async def delete_exchange(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def exchange_bindings(call: Call) -> web.StreamResponse:
     """GET exchanges/vhost/name/bindings/source and /destination."""
     record = _exchange(call)
@@ -201,17 +214,20 @@ def _exchange(call: Call) -> records.Exchange:
 # --- bindings ---
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def list_bindings(call: Call) -> web.StreamResponse:
     """GET bindings, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     return await _bindings(call, chain.from_iterable(report.bindings_of(call.node, name) for name in vhosts))
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def list_bindings_between(call: Call) -> web.StreamResponse:
     """GET bindings/vhost/e/source/q/destination, and e for an exchange."""
     return await _bindings(call, _between(call, call.need_vhost()))
 
 
+@described(answer=shapes.Binding)
 async def get_binding(call: Call) -> web.Response:
     """GET bindings/vhost/e/source/q/destination/key."""
     key = call.part("key")
@@ -221,6 +237,7 @@ async def get_binding(call: Call) -> web.Response:
     raise not_found()
 
 
+@described(body=bodies.Binding, statuses=(201,))
 async def post_binding(call: Call) -> web.Response:
     """POST bindings/vhost/e/source/q/destination."""
     vhost = call.need_vhost(NO_VHOST)
@@ -245,6 +262,7 @@ async def post_binding(call: Call) -> web.Response:
     return web.Response(status=201, headers={"Location": location})
 
 
+@described(statuses=(204,))
 async def delete_binding(call: Call) -> web.Response:
     """DELETE bindings/vhost/e/source/q/destination/key."""
     key = call.part("key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from aiohttp import web
 
 from mirrormq.base import limits
@@ -9,7 +10,25 @@ from mirrormq.http import answers
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import bearer_of
+from mirrormq.http.describe import described
 from mirrormq.http.sessions import Sessions
+
+
+class Session(msgspec.Struct):
+    """A log-in."""
+
+    token: str
+    name: str
+    tags: list[str]
+    idle_seconds: int
+    seconds: int
+
+
+class Owner(msgspec.Struct):
+    """Whose log-in it is."""
+
+    name: str | None
+    tags: list[str]
 
 
 class LogIns:
@@ -18,24 +37,22 @@ class LogIns:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
+    @described(answer=Session, statuses=(201,))
     async def post(self, call: Call) -> web.Response:
         """POST mirrormq/session, with a name and password: a token for the requests that follow."""
         if call.who.name is None or bearer_of(call.request):
             raise bad_request("log in with a user name and password")
         token = self._sessions.open(call.state, call.who.name)
-        row = {
-            "token": token,
-            "name": call.who.name,
-            "tags": list(call.who.tags),
-            "idle_seconds": limits.http_session_idle_s,
-            "seconds": limits.http_session_s,
-        }
-        return answers.response(row, 201)
+        tags = list(call.who.tags)
+        times = (limits.http_session_idle_s, limits.http_session_s)
+        return answers.response(Session(token, call.who.name, tags, *times), 201)
 
+    @described(answer=Owner)
     async def get(self, call: Call) -> web.Response:
         """GET mirrormq/session: who it is of."""
-        return answers.response({"name": call.who.name, "tags": list(call.who.tags)})
+        return answers.response(Owner(call.who.name, list(call.who.tags)))
 
+    @described(statuses=(204,))
     async def delete(self, call: Call) -> web.Response:
         """DELETE mirrormq/session: log out."""
         self._sessions.close(bearer_of(call.request))

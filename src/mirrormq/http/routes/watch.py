@@ -9,9 +9,10 @@ from typing import Any
 from aiohttp import web
 
 from mirrormq.base import limits
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
+from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.http.payloads import shown_message
 from mirrormq.http.routes.nodes import About
@@ -46,18 +47,21 @@ SYNC_COLUMNS = (
 # --- views ---
 
 
+@described(answer=shapes.View)
 async def get_view(call: Call) -> web.Response:
     """GET mirrormq/queues/vhost/name/view."""
     record = _queue(call)
     return answers.response(await call.ask(requests.QueueView(vhost=record.vhost, name=record.name)))
 
 
+@described(answer=shapes.Sync)
 async def get_sync(call: Call) -> web.Response:
     """GET mirrormq/queues/vhost/name/sync: how far its mirrors are."""
     record = _queue(call)
     return answers.response(await call.ask(requests.SyncStatus(vhost=record.vhost, name=record.name)))
 
 
+@described(answer=shapes.Sync, is_list=True)
 async def list_sync(call: Call) -> web.StreamResponse:
     """GET mirrormq/sync: all queues with a mirror that is not in sync."""
     vhosts = set(call.state.vhosts) if call.who.is_monitor else set(call.visible_vhosts())
@@ -76,6 +80,7 @@ async def list_sync(call: Call) -> web.StreamResponse:
     )
 
 
+@described(body=bodies.Move, answer=dict[str, Any], needs="administrator")
 async def move(call: Call) -> web.Response:
     """POST mirrormq/queues/vhost/name/move: make another node the master, without a loss."""
     call.need_administrator()
@@ -85,6 +90,7 @@ async def move(call: Call) -> web.Response:
     return answers.response(await call.ask(wanted))
 
 
+@described(body=bodies.Promote, answer=dict[str, Any], needs="administrator")
 async def promote(call: Call) -> web.Response:
     """POST mirrormq/queues/vhost/name/promote: give a queue without a master to a node that is there."""
     call.need_administrator()
@@ -107,6 +113,7 @@ async def promote(call: Call) -> web.Response:
 # --- messages ---
 
 
+@described(answer=shapes.Messages, query=("count", "before", "truncate", "encoding"))
 async def newest(call: Call) -> web.Response:
     """GET mirrormq/queues/vhost/name/messages: the newest ones, of which none is taken."""
     record = _queue(call)
@@ -143,11 +150,15 @@ def browsed(row: Row, encoding: str) -> Row:
 # --- what happened ---
 
 
+@described(
+    answer=shapes.Events, query=("limit", "before", "since", "event", "vhost", "queue"), needs="monitoring"
+)
 async def list_events(call: Call) -> web.Response:
     """GET mirrormq/events: what happened in the cluster, the newest last."""
     return await _happened(call, tuple(filter(None, call.request.query.get("event", "").split(","))))
 
 
+@described(answer=shapes.Events, query=("limit", "before", "since", "vhost", "queue"), needs="monitoring")
 async def timeline(call: Call) -> web.Response:
     """GET mirrormq/timeline: fail-overs and what led to them."""
     return await _happened(call, TIMELINE)
@@ -170,6 +181,7 @@ async def _happened(call: Call, events: tuple[str, ...]) -> web.Response:
 # --- cursors and pipelines ---
 
 
+@described(answer=shapes.Cursor, is_list=True)
 async def list_cursors(call: Call) -> web.StreamResponse:
     """GET mirrormq/cursors, of one vhost, of one queue."""
     return await call.listing(await _cursors(call), dict, name=lambda row: str(row["name"]))
@@ -187,6 +199,7 @@ async def _cursors(call: Call) -> list[Row]:
     return rows
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_cursor(call: Call) -> web.Response:
     """DELETE mirrormq/cursors/vhost/queue/name: its reader has to begin anew."""
     call.need_administrator()
@@ -198,6 +211,7 @@ async def delete_cursor(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Pipelines, needs="monitoring")
 async def pipelines(call: Call) -> web.Response:
     """GET mirrormq/pipelines: who reads and writes in bulk, through which cursors and sinks."""
     call.need_monitor()
@@ -249,6 +263,7 @@ def _queue(call: Call) -> records.Queue:
 def routes(about: About) -> list[tuple[str, str, Handler]]:
     """The resources."""
 
+    @described(answer=dict[str, Any], needs="monitoring")
     async def cluster(call: Call) -> web.Response:
         """GET mirrormq/cluster: members, roles, leader, what is tolerated."""
         call.need_monitor()
