@@ -688,6 +688,8 @@ http_stream_bytes_max = 1024 * 1024
 """Longest answer that is sent over a stream; a viewer holds at most one of each resource."""
 http_stream_ms = 2_000
 """How often what a viewer sees is built anew; one snapshot serves all who see the same."""
+http_stream_busy_ms = 300
+"""How often the progress of a synchronisation is told."""
 http_stream_quick_ms = 100
 """How soon a change of a view is seen."""
 http_stream_share = 30

@@ -27,6 +27,7 @@ from mirrormq.http.answers import WHOLE, Fault, bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import Gate, Identity, bearer_of
 from mirrormq.http.ports import RUNNING, Process, Stopped
+from mirrormq.meta import system
 
 LISTS = {"queues": 3, "exchanges": 3, "connections": 2, "channels": 2, "vhosts": 4}
 """What is followed page by page only, with the parts that a path has at most if it is such a list."""
@@ -36,6 +37,7 @@ SINGLE = frozenset({"overview", "nodes", "mirrormq", "vhosts", *LISTS})
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 IDLE = b": nothing new\n\n"
+SYNCING = b'"state":"syncing"'
 
 Build = Callable[[web.Request, Identity], Awaitable[web.StreamResponse]]
 """Answers a GET request as somebody."""
@@ -53,11 +55,26 @@ class Feed:
         self.body = b""
         self.is_error = False
         self.due = 0.0
-        self.cost = 0.0
+        """When it is built again at the latest."""
+        self.soon = 0.0
+        """When it may be built again if something has changed."""
         self.sign: Any = None
-        """What a change of is looked at more often than the snapshot is built."""
+        """What was looked at when it was built last."""
         parts = [unquote(part) for part in path.raw_path.split("/")]
         self.queue = (parts[4], parts[5]) if parts[2:4] == ["mirrormq", "queues"] and len(parts) > 5 else None
+        self.is_history = parts[2:4] in (["mirrormq", "timeline"], ["mirrormq", "events"])
+
+    @property
+    def is_quick(self) -> bool:
+        """Is it looked at more often than it is built?"""
+        return self.queue is not None or self.is_history
+
+    def built(self, at: float, cost: float) -> None:
+        """It was built at the cost of so much time of the loop."""
+        self.soon = at + cost * limits.http_stream_share
+        is_busy = self.queue is not None and SYNCING in self.body
+        pause = limits.http_stream_busy_ms if is_busy else limits.http_stream_ms
+        self.due = max(self.soon, at + pause / 1000)
 
     def take(self, body: bytes, *, is_error: bool) -> None:
         """A new snapshot; one like the last is none."""
@@ -186,21 +203,22 @@ class Hub:
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()
-            due = [feed for feed in self._feeds.values() if feed.due <= now or self._is_changed(feed)]
-            for feed in due:
-                began = loop.time()
-                await self._renew(feed)
-                ended = loop.time()
-                feed.cost = ended - began
-                share = feed.cost * limits.http_stream_share * len(self._feeds)
-                feed.due = ended + max(limits.http_stream_ms / 1000, share)
+            signs = {feed: self._sign(feed) for feed in self._feeds.values() if feed.is_quick}
+            for feed in list(self._feeds.values()):
+                is_changed = feed in signs and signs[feed] != feed.sign and feed.soon <= now
+                if feed.due <= now or is_changed:
+                    feed.sign = signs.get(feed)
+                    began = loop.time()
+                    await self._renew(feed)
+                    ended = loop.time()
+                    feed.built(ended, (ended - began) * len(self._feeds))
             await self._rest(loop)
 
     async def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
         """Until the next feed is due, somebody comes, or it is time to look for changes."""
         self._wake.clear()
         pause = min((feed.due for feed in self._feeds.values()), default=loop.time() + 1) - loop.time()
-        if any(feed.queue is not None for feed in self._feeds.values()):
+        if any(feed.is_quick for feed in self._feeds.values()):
             pause = min(pause, limits.http_stream_quick_ms / 1000)
         if any(not feed.due for feed in self._feeds.values()):
             return  # somebody came while feeds were built
@@ -225,15 +243,20 @@ class Hub:
             row = {"status": 503, "error": answers.APP_STOPPED, "reason": str(stopped)}
             feed.take(answers.encoded(row), is_error=True)
 
-    def _is_changed(self, feed: Feed) -> bool:
-        """Has the view of the queue, or who is there, changed since the last look?"""
-        if feed.queue is None or self._process.state != RUNNING:
-            return False
-        state = self._process.driver.node.state
-        sign = (state.views.get(feed.queue), tuple(state.nodes.values()))
-        is_new = bool(sign != feed.sign)
-        feed.sign = sign
-        return is_new
+    def _sign(self, feed: Feed) -> Any:
+        """What tells of a change: the view of a queue and who is there, or the end of the events."""
+        if self._process.state != RUNNING:
+            return None
+        node = self._process.driver.node
+        if feed.queue is not None:
+            return (node.state.views.get(feed.queue), tuple(node.state.nodes.values()))
+        record = node.state.queues.get((system.VHOST, system.EVENTS))
+        if record is None:
+            return None
+        live = node.switch.masters.get(record.id)
+        copy = None if node.copies is None else node.copies.mirrors.copies.get(record.id)
+        log = live.log if live is not None else None if copy is None else copy.log
+        return None if log is None else log.durable
 
 
 def _topics(request: web.Request) -> list[URL]:
@@ -249,7 +272,7 @@ def _topics(request: web.Request) -> list[URL]:
         except ValueError:
             raise bad_request(f"{text} is not the path of a resource") from None
         parts = path.raw_path.strip("/").split("/")
-        if len(parts) < 2 or parts[1] not in SINGLE or path.raw_path == "/api/mirrormq/stream":
+        if parts[1] not in SINGLE or ".." in parts or parts[1:] == ["mirrormq", "stream"]:
             raise bad_request(f"{text} cannot be followed; there are {', '.join(sorted(SINGLE))}")
         if len(parts) <= LISTS.get(parts[1], 0) and "page" not in path.query:
             raise bad_request(f"{text} can be followed page by page only: add page=1&page_size=100")

@@ -92,8 +92,7 @@ function part(field) {
       list: field.list, autocomplete: field.autocomplete ?? "off", spellcheck: "false",
     });
   }
-  const mark = field.required ? h("span", { class: "needed", "aria-hidden": "true" }, "*") : null;
-  const label = h("label", { for: id }, field.label, mark);
+  const label = h("label", { for: id, class: field.required ? "needed" : undefined }, field.label);
   const note = hint ? h("small", { id: hint }, field.hint) : null;
   return {
     name: field.name,
