@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
@@ -26,8 +27,8 @@ _CHECK_EVERY = 8
 APP_STOPPED = "app_stopped"
 """The kind of refusal that `mirrormqctl` knows a stopped application by."""
 
-WHOLE = "whole"
-"""Set on a request whose answer is wanted in one piece: it is not sent to the one who asked."""
+WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
+"""True where answers are wanted in one piece, since they are not sent to the one who asked."""
 
 NOT_FOUND = ("Object Not Found", "Not Found")
 
@@ -121,7 +122,7 @@ async def pieces_response(
     held: list[bytes] = []
     async for batch in batches:
         held.append(b"".join(batch))
-        if sum(map(len, held)) > limits.http_held_bytes_max and not request.get(WHOLE):
+        if sum(map(len, held)) > limits.http_held_bytes_max and not WHOLE.get():
             return await _streamed(request, held, batches, headers)
     found = json_response(b"".join(held), 200)
     found.headers.update(headers or {})

@@ -201,6 +201,7 @@ class Hub:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        WHOLE.set(True)
         while True:
             now = loop.time()
             signs = {feed: self._sign(feed) for feed in self._feeds.values() if feed.is_quick}
@@ -228,7 +229,6 @@ class Hub:
     async def _renew(self, feed: Feed) -> None:
         try:
             request = feed.request.clone(rel_url=feed.path, method="GET")
-            request[WHOLE] = True
             found = await self._build(request, feed.who)
             body = found.body if isinstance(found, web.Response) else None
             if not isinstance(body, bytes):
@@ -241,6 +241,11 @@ class Hub:
             feed.take(answers.encoded(row), is_error=True)
         except Stopped as stopped:
             row = {"status": 503, "error": answers.APP_STOPPED, "reason": str(stopped)}
+            feed.take(answers.encoded(row), is_error=True)
+        except Exception as error:  # noqa: BLE001
+            # One resource that fails must not silence the others.
+            self._process.note("error", f"internal error in {feed.path}: {error!r}")
+            row = {"status": 500, "error": "internal_error", "reason": "the node's log has the details"}
             feed.take(answers.encoded(row), is_error=True)
 
     def _sign(self, feed: Feed) -> Any:

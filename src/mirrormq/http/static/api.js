@@ -71,7 +71,11 @@ async function send(verb, where, body, extra) {
       // No cookies, and no dialogue of the browser's own when a password is wrong.
       credentials: "omit",
       cache: "no-store",
-      headers: { ...headers(), ...(body === undefined ? {} : { "Content-Type": "application/json" }), ...extra },
+      headers: {
+        ...headers(),
+        ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+        ...extra,
+      },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
   } catch {
@@ -95,7 +99,7 @@ export async function read(answer, isLogIn = false) {
   throw fault;
 }
 
-/** What the session's user may do. The node decides; this only spares people buttons that would be refused. */
+/** What the session's user may do. The node decides; this only spares people buttons it would refuse. */
 export function may() {
   const tags = session?.tags ?? [];
   const isAdministrator = tags.includes("administrator");

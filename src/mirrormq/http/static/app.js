@@ -71,12 +71,15 @@ function notices() {
 function start() {
   frame = makeFrame();
   put(root, frame.element, notices());
-  api.get("overview?columns=cluster_name,mirrormq_version,node").then((found) => {
-    say(frame.cluster, found.cluster_name);
-    say(frame.version, `MirrorMQ ${found.mirrormq_version}`);
-    say(frame.node, found.node);
-    document.title = `${found.cluster_name} · MirrorMQ`;
-  }).catch(() => undefined);
+  api
+    .get("overview?columns=cluster_name,mirrormq_version,node")
+    .then((found) => {
+      say(frame.cluster, found.cluster_name);
+      say(frame.version, `MirrorMQ ${found.mirrormq_version}`);
+      say(frame.node, found.node);
+      document.title = `${found.cluster_name} · MirrorMQ`;
+    })
+    .catch(() => undefined);
   drawVhosts();
   route();
 }
@@ -97,19 +100,33 @@ function makeFrame() {
     parts.tabs.set(name, link);
     return h("li", {}, link);
   });
-  parts.element = h("div", { class: "frame" },
-    h("header", { class: "top" },
-      h("a", { class: "brand", href: "#/" }, h("img", { src: "ui/icon.svg", alt: "", width: 26, height: 26 }), "MirrorMQ"),
+  parts.element = h(
+    "div",
+    { class: "frame" },
+    h(
+      "header",
+      { class: "top" },
+      h(
+        "a",
+        { class: "brand", href: "#/" },
+        h("img", { src: "ui/icon.svg", alt: "", width: 26, height: 26 }),
+        "MirrorMQ",
+      ),
       h("div", { class: "where" }, parts.cluster, h("span", { class: "soft" }, parts.node)),
-      h("div", { class: "who" },
+      h(
+        "div",
+        { class: "who" },
         parts.live,
         h("label", {}, "Virtual host", parts.vhost),
         themeSwitch(),
         h("span", { class: "user" }, "User ", h("strong", {}, session.name)),
-        h("button", { type: "button", onclick: () => api.logOut() }, "Log out"))),
+        h("button", { type: "button", onclick: () => api.logOut() }, "Log out"),
+      ),
+    ),
     h("nav", { class: "tabs", "aria-label": "Pages" }, h("ul", {}, links)),
     parts.main,
-    h("footer", {}, parts.version, " · RabbitMQ 3.10's HTTP API at /api"));
+    h("footer", {}, parts.version, " · RabbitMQ 3.10's HTTP API at /api"),
+  );
   return parts;
 }
 
@@ -123,7 +140,11 @@ async function drawVhosts() {
   const found = await api.get("vhosts?columns=name").catch(() => []);
   const names = found.map((row) => row.name);
   if (!names.includes(vhost)) vhost = "";
-  put(frame.vhost, h("option", { value: "" }, "All"), names.map((name) => h("option", { value: name, selected: name === vhost }, name)));
+  put(
+    frame.vhost,
+    h("option", { value: "" }, "All"),
+    names.map((name) => h("option", { value: name, selected: name === vhost }, name)),
+  );
 }
 
 function themeSwitch() {
@@ -132,7 +153,8 @@ function themeSwitch() {
     return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   };
   const button = h("button", {
-    type: "button", class: "theme",
+    type: "button",
+    class: "theme",
     onclick: () => {
       const wanted = isDark() ? "light" : "dark";
       document.documentElement.dataset.theme = wanted;
@@ -165,7 +187,9 @@ function split() {
 async function route() {
   if (!frame || !api.current()) return;
   const { path, query } = split();
-  const found = PAGES.map(([pattern, name, tab]) => ({ match: pattern.exec(path), name, tab })).find((entry) => entry.match);
+  const found = PAGES.map(([pattern, name, tab]) => ({ match: pattern.exec(path), name, tab })).find(
+    (entry) => entry.match,
+  );
   end();
   visit += 1;
   const mine = visit;
@@ -173,8 +197,7 @@ async function route() {
     if (found && name === found.tab) {
       link.setAttribute("aria-current", "page");
       link.scrollIntoView({ block: "nearest", inline: "center" });
-    }
-    else link.removeAttribute("aria-current");
+    } else link.removeAttribute("aria-current");
   }
   if (!found) {
     put(frame.main, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "#/" }, "Go to the overview")));
@@ -194,7 +217,12 @@ async function route() {
       heading.focus({ preventScroll: true });
     }
   } catch (error) {
-    if (mine === visit) put(frame.main, h("h1", {}, "This page cannot be shown"), h("p", { class: "problem", role: "alert" }, error.message));
+    if (mine === visit)
+      put(
+        frame.main,
+        h("h1", {}, "This page cannot be shown"),
+        h("p", { class: "problem", role: "alert" }, error.message),
+      );
   }
 }
 
@@ -206,7 +234,8 @@ function makeContext(parameters, query, path) {
     const all = [...states.values()];
     const state = all.includes("connecting") ? "connecting" : all.includes("paused") ? "paused" : "live";
     frame.live.className = `live ${all.length ? state : "still"}`;
-    say(frame.live, all.length ? { live: "live", connecting: "connecting …", paused: "paused" }[state] : "");
+    const words = { live: "live", connecting: "connecting …", paused: "paused" };
+    say(frame.live, all.length ? words[state] : "");
   };
   show();
   return {
@@ -218,7 +247,7 @@ function makeContext(parameters, query, path) {
     problemLine,
     problem(fault) {
       problemLine.hidden = !fault;
-      say(problemLine, fault ? fault.reason ?? fault.message ?? String(fault) : "");
+      say(problemLine, fault ? (fault.reason ?? fault.message ?? String(fault)) : "");
     },
     follow(topics, onData, onError) {
       const key = {};

@@ -4,9 +4,24 @@ import { h } from "./dom.js";
 import { link } from "./format.js";
 
 const STATES = {
-  running: "good", "in-sync": "good", idle: "good", flow: "warn", syncing: "warn", transferring: "warn", held: "bad",
-  copying: "warn", "catching-up": "warn", waiting: "warn", restarted: "warn",
-  stopped_clean: "bad", down: "bad", damaged: "bad", crashed: "bad", blocked: "warn", blocking: "warn", closed: "bad",
+  running: "good",
+  "in-sync": "good",
+  idle: "good",
+  flow: "warn",
+  syncing: "warn",
+  transferring: "warn",
+  held: "bad",
+  copying: "warn",
+  "catching-up": "warn",
+  waiting: "warn",
+  restarted: "warn",
+  stopped_clean: "bad",
+  down: "bad",
+  damaged: "bad",
+  crashed: "bad",
+  blocked: "warn",
+  blocking: "warn",
+  closed: "bad",
 };
 
 /** A state, with a colour and a shape. */
@@ -34,7 +49,8 @@ const ARGUMENTS = [
 /** Features of a queue: D, AD, Excl, TTL, ..., policy, +2, +1 in red. */
 export function queueBadges(row) {
   const found = [];
-  if (row.arguments?.["x-queue-type"] === "quorum") found.push(badge("quorum", "Declared as a quorum queue: mirrored"));
+  if (row.arguments?.["x-queue-type"] === "quorum")
+    found.push(badge("quorum", "Declared as a quorum queue: mirrored"));
   if (row.durable) found.push(badge("D", "durable: survives a restart"));
   if (row.auto_delete) found.push(badge("AD", "auto-delete: deleted with its last consumer"));
   if (row.exclusive) found.push(badge("Excl", "exclusive: of one connection"));
@@ -44,8 +60,12 @@ export function queueBadges(row) {
     if (value !== undefined && value !== null && value !== "") found.push(badge(text, `${title}: ${value}`));
   }
   found.push(...mirrorBadges(row));
-  if (row.policy) found.push(h("a", { class: "badge policy", href: link("policies"), title: `Policy: ${row.policy}` }, row.policy));
-  if (row.operator_policy) found.push(badge(row.operator_policy, `Operator policy: ${row.operator_policy}`, "policy"));
+  if (row.policy)
+    found.push(
+      h("a", { class: "badge policy", href: link("policies"), title: `Policy: ${row.policy}` }, row.policy),
+    );
+  if (row.operator_policy)
+    found.push(badge(row.operator_policy, `Operator policy: ${row.operator_policy}`, "policy"));
   return h("span", { class: "badges" }, found);
 }
 
@@ -54,7 +74,8 @@ export function mirrorBadges(row) {
   const synchronised = row.synchronised_slave_nodes ?? [];
   const behind = (row.slave_nodes ?? []).filter((node) => !synchronised.includes(node));
   const found = [];
-  if (synchronised.length) found.push(badge(`+${synchronised.length}`, `Mirrors in sync: ${synchronised.join(", ")}`, "mirrors"));
+  if (synchronised.length)
+    found.push(badge(`+${synchronised.length}`, `Mirrors in sync: ${synchronised.join(", ")}`, "mirrors"));
   if (behind.length) {
     found.push(badge(`+${behind.length}`, `Unsynchronised mirrors: ${behind.join(", ")}`, "behind"));
   }
@@ -66,7 +87,11 @@ export function exchangeBadges(row) {
   if (row.durable) found.push(badge("D", "durable: survives a restart"));
   if (row.auto_delete) found.push(badge("AD", "auto-delete: deleted with its last binding"));
   if (row.internal) found.push(badge("I", "internal: clients cannot publish to it"));
-  if (row.arguments?.["alternate-exchange"]) found.push(badge("AE", `Alternate exchange: ${row.arguments["alternate-exchange"]}`));
-  if (row.policy) found.push(h("a", { class: "badge policy", href: link("policies"), title: `Policy: ${row.policy}` }, row.policy));
+  if (row.arguments?.["alternate-exchange"])
+    found.push(badge("AE", `Alternate exchange: ${row.arguments["alternate-exchange"]}`));
+  if (row.policy)
+    found.push(
+      h("a", { class: "badge policy", href: link("policies"), title: `Policy: ${row.policy}` }, row.policy),
+    );
   return h("span", { class: "badges" }, found);
 }

@@ -8,7 +8,7 @@ const HEIGHT = 170;
 /** Seconds that a chart shows at least. */
 const LEAST = 60;
 
-/** series: [{label, colour: css custom property, value(data) -> number, samples?(data) -> [{sample, timestamp}]}] */
+/** series: [{label, colour, value(data) -> number, samples?(data) -> [{sample, timestamp}]}] */
 export class Chart {
   constructor(title, series, options = {}) {
     this.title = title;
@@ -20,8 +20,15 @@ export class Chart {
     this.legend = h("ul", { class: "legend" });
     this.items = series.map((entry) => {
       const figure = h("strong", { class: "figure" }, "–");
-      this.legend.append(h("li", {}, h("span", { class: `dot ${entry.colour}`, "aria-hidden": "true" }),
-        h("span", {}, entry.label), figure));
+      this.legend.append(
+        h(
+          "li",
+          {},
+          h("span", { class: `dot ${entry.colour}`, "aria-hidden": "true" }),
+          h("span", {}, entry.label),
+          figure,
+        ),
+      );
       return figure;
     });
     this.element = h("figure", { class: "chart" }, h("figcaption", {}, title), this.box, this.legend);
@@ -41,7 +48,10 @@ export class Chart {
 
   /** The node has the past: newest first, as RabbitMQ has it. */
   take(samples) {
-    const longest = samples.reduce((best, list) => ((list?.length ?? 0) > (best?.length ?? 0) ? list : best), []);
+    const longest = samples.reduce(
+      (best, list) => ((list?.length ?? 0) > (best?.length ?? 0) ? list : best),
+      [],
+    );
     const times = longest.map((entry) => entry.timestamp / 1000).reverse();
     this.times = times;
     this.values = samples.map((list) => {
@@ -73,25 +83,44 @@ export class Chart {
   create() {
     const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
     const clock = (_, ticks) => ticks.map((at) => time(at, this.times));
-    const axis = { stroke: colour("text-soft"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const axis = {
+      stroke: colour("text-soft"),
+      grid: { stroke: colour("line"), width: 1 },
+      ticks: { show: false },
+      font: "11px system-ui",
+    };
     const shown = (value) => (this.options.unit === "bytes" ? bytes(value) : short(value));
     put(this.box);
-    this.plot = new window.uPlot({
-      width: this.box.clientWidth,
-      height: HEIGHT,
-      legend: { show: false },
-      cursor: { y: false, points: { size: 5 }, drag: { x: false, y: false } },
-      scales: {
-        x: { range: () => this.range() },
-        y: { range: (_, low, high) => [0, Math.max(high ?? 0, this.options.least ?? 1) * 1.05] },
+    this.plot = new window.uPlot(
+      {
+        width: this.box.clientWidth,
+        height: HEIGHT,
+        legend: { show: false },
+        cursor: { y: false, points: { size: 5 }, drag: { x: false, y: false } },
+        scales: {
+          x: { range: () => this.range() },
+          y: { range: (_, low, high) => [0, Math.max(high ?? 0, this.options.least ?? 1) * 1.05] },
+        },
+        axes: [
+          { ...axis, space: 70, values: clock },
+          { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) },
+        ],
+        series: [
+          {},
+          ...this.series.map((entry) => ({
+            label: entry.label,
+            stroke: colour(entry.colour),
+            width: 1.6,
+            points: { show: false },
+            spanGaps: false,
+            fill: this.options.fill ? `${colour(entry.colour)}22` : undefined,
+          })),
+        ],
+        hooks: { setCursor: [(plot) => this.point(plot.cursor.idx)] },
       },
-      axes: [{ ...axis, space: 70, values: clock }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
-      series: [{}, ...this.series.map((entry) => ({
-        label: entry.label, stroke: colour(entry.colour), width: 1.6, points: { show: false }, spanGaps: false,
-        fill: this.options.fill ? `${colour(entry.colour)}22` : undefined,
-      }))],
-      hooks: { setCursor: [(plot) => this.point(plot.cursor.idx)] },
-    }, [this.times, ...this.values], this.box);
+      [this.times, ...this.values],
+      this.box,
+    );
     this.plot.root.setAttribute("aria-hidden", "true");
   }
 
@@ -132,7 +161,9 @@ function time(at, times) {
   const date = new Date(at * 1000);
   const two = (number) => String(number).padStart(2, "0");
   const isLong = times.length && times[times.length - 1] - times[0] > 7200;
-  return isLong ? `${two(date.getHours())}:${two(date.getMinutes())}` : `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  return isLong
+    ? `${two(date.getHours())}:${two(date.getMinutes())}`
+    : `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
 function short(value) {
@@ -176,6 +207,10 @@ export class Rates {
 export function meter(used, limit, label, shown) {
   const share = limit > 0 ? Math.min(1, used / limit) : 0;
   const level = share > 0.9 ? "high" : share > 0.7 ? "middle" : "low";
-  return h("div", { class: "meter" }, h("progress", { max: 100, value: Math.round(share * 100), class: level, "aria-label": label }),
-    h("span", {}, shown));
+  return h(
+    "div",
+    { class: "meter" },
+    h("progress", { max: 100, value: Math.round(share * 100), class: level, "aria-label": label }),
+    h("span", {}, shown),
+  );
 }

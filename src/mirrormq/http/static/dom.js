@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: h("a", {href, class, onclick, "aria-label"}, child, ...). Children: nodes, texts, lists, nothing. */
+/** An element: h("a", {href, onclick, "aria-label"}, child, ...). Children: nodes, texts, lists, nothing. */
 export function h(tag, properties, ...children) {
   return fill(document.createElement(tag), properties, children);
 }
@@ -55,16 +55,24 @@ export function say(element, text) {
 
 /** A definition list of facts: [[label, value], ...]; entries without a value are left out. */
 export function facts(rows) {
-  return h("dl", { class: "facts" }, rows
-    .filter(([, value]) => value !== undefined && value !== null && value !== "")
-    .map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))));
+  return h(
+    "dl",
+    { class: "facts" },
+    rows
+      .filter(([, value]) => value !== undefined && value !== null && value !== "")
+      .map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))),
+  );
 }
 
 /** A part of a page with a heading, which can be folded away. */
 export function section(title, properties, ...children) {
   const { open = true, id, extra } = properties ?? {};
-  return h("details", { class: "section", open, id },
-    h("summary", {}, h("h2", {}, title), extra), h("div", { class: "section-body" }, children));
+  return h(
+    "details",
+    { class: "section", open, id },
+    h("summary", {}, h("h2", {}, title), extra),
+    h("div", { class: "section-body" }, children),
+  );
 }
 
 let ids = 0;

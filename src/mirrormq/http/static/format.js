@@ -49,7 +49,7 @@ export function moment(ms) {
 /** A node without the cluster's common part, for narrow places. */
 export function shortNode(name) {
   const [first, host] = String(name).split("@");
-  return first === "mirrormq" || first === "rabbit" ? host ?? first : first;
+  return first === "mirrormq" || first === "rabbit" ? (host ?? first) : first;
 }
 
 export function exchangeName(name) {
@@ -58,8 +58,10 @@ export function exchangeName(name) {
 
 /** Arguments and definitions as `key: value` lines. */
 export function pairs(map) {
-  return Object.entries(map ?? {}).map(([key, value]) =>
-    `${key}: ${typeof value === "object" && value !== null ? JSON.stringify(value) : value}`);
+  return Object.entries(map ?? {}).map(
+    ([key, value]) =>
+      `${key}: ${typeof value === "object" && value !== null ? JSON.stringify(value) : value}`,
+  );
 }
 
 /** The address of a page, each part quoted. */

@@ -2,11 +2,15 @@
 
 import { h, newId, put } from "./dom.js";
 
-/** A line that says what happened, read out politely, gone after a while. Errors stay until they are closed. */
+/** A line that says what happened, read out politely, gone after a while. Errors stay until closed. */
 export function notice(text, kind = "good") {
   const box = document.getElementById("notices");
-  const line = h("div", { class: `notice ${kind}` }, h("span", {}, text),
-    h("button", { type: "button", "aria-label": "Close this notice", onclick: () => line.remove() }, "×"));
+  const line = h(
+    "div",
+    { class: `notice ${kind}` },
+    h("span", {}, text),
+    h("button", { type: "button", "aria-label": "Close this notice", onclick: () => line.remove() }, "×"),
+  );
   box.append(line);
   if (kind === "good") setTimeout(() => line.remove(), 6000);
   while (box.children.length > 4) box.firstChild.remove();
@@ -27,11 +31,18 @@ export async function attempt(work, done) {
 /** Ask before something that cannot be undone. Resolves to true or false. */
 export function confirmed(title, text, verb) {
   return new Promise((resolve) => {
-    const dialog = h("dialog", { class: "ask", "aria-labelledby": "ask-title" },
-      h("h2", { id: "ask-title" }, title), h("p", {}, text),
-      h("div", { class: "buttons" },
+    const dialog = h(
+      "dialog",
+      { class: "ask", "aria-labelledby": "ask-title" },
+      h("h2", { id: "ask-title" }, title),
+      h("p", {}, text),
+      h(
+        "div",
+        { class: "buttons" },
         h("button", { type: "button", onclick: () => dialog.close("") }, "Cancel"),
-        h("button", { type: "button", class: "danger", onclick: () => dialog.close("yes") }, verb)));
+        h("button", { type: "button", class: "danger", onclick: () => dialog.close("yes") }, verb),
+      ),
+    );
     dialog.addEventListener("close", () => {
       dialog.remove();
       resolve(dialog.returnValue === "yes");
@@ -42,15 +53,21 @@ export function confirmed(title, text, verb) {
 }
 
 /**
- * fields: [{name, label, kind: text|password|number|select|check|area|pairs, value, options, hint, required}];
+ * fields: [{name, label, kind, value, options, hint, required}], a kind being text, password, number, select,
+ * check, area or pairs;
  * `submit(values)` may throw; resets afterwards if `reset`.
  */
 export function form(fields, verb, submit, options = {}) {
   const parts = fields.map((field) => part(field));
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const button = h("button", { type: "submit", class: options.danger ? "danger" : "main" }, verb);
-  const element = h("form", { class: "form", novalidate: true, "aria-label": options.label ?? verb },
-    parts.map((found) => found.element), problem, h("div", { class: "buttons" }, button, options.extra));
+  const element = h(
+    "form",
+    { class: "form", novalidate: true, "aria-label": options.label ?? verb },
+    parts.map((found) => found.element),
+    problem,
+    h("div", { class: "buttons" }, button, options.extra),
+  );
   element.addEventListener("submit", async (event) => {
     event.preventDefault();
     problem.hidden = true;
@@ -77,10 +94,14 @@ function part(field) {
   const common = { id, name: field.name, "aria-describedby": hint, required: field.required };
   let input;
   if (field.kind === "select") {
-    input = h("select", common, field.options.map((option) => {
-      const [value, label] = Array.isArray(option) ? option : [option, option];
-      return h("option", { value, selected: value === field.value }, label);
-    }));
+    input = h(
+      "select",
+      common,
+      field.options.map((option) => {
+        const [value, label] = Array.isArray(option) ? option : [option, option];
+        return h("option", { value, selected: value === field.value }, label);
+      }),
+    );
   } else if (field.kind === "area") {
     input = h("textarea", { ...common, rows: field.rows ?? 4, spellcheck: "false" });
     input.value = field.value ?? "";
@@ -88,8 +109,14 @@ function part(field) {
     input = h("input", { ...common, type: "checkbox", checked: field.value });
   } else {
     input = h("input", {
-      ...common, type: field.kind ?? "text", value: field.value ?? "", min: field.min, max: field.max,
-      list: field.list, autocomplete: field.autocomplete ?? "off", spellcheck: "false",
+      ...common,
+      type: field.kind ?? "text",
+      value: field.value ?? "",
+      min: field.min,
+      max: field.max,
+      list: field.list,
+      autocomplete: field.autocomplete ?? "off",
+      spellcheck: "false",
     });
   }
   const label = h("label", { for: id, class: field.required ? "needed" : undefined }, field.label);
@@ -127,13 +154,32 @@ function pairsPart(field) {
   const id = newId("pairs");
 
   function line(key = "", value = "") {
-    const type = h("select", { "aria-label": `${field.label}: type` },
-      ["String", "Number", "Boolean", "List"].map((name) => h("option", { selected: name === kindOf(value) }, name)));
-    const row = h("div", { class: "pair" },
-      h("input", { "aria-label": `${field.label}: key`, value: key, placeholder: "key", list: field.keys, spellcheck: "false" }),
+    const type = h(
+      "select",
+      { "aria-label": `${field.label}: type` },
+      ["String", "Number", "Boolean", "List"].map((name) =>
+        h("option", { selected: name === kindOf(value) }, name),
+      ),
+    );
+    const row = h(
+      "div",
+      { class: "pair" },
+      h("input", {
+        "aria-label": `${field.label}: key`,
+        value: key,
+        placeholder: "key",
+        list: field.keys,
+        spellcheck: "false",
+      }),
       h("span", { "aria-hidden": "true" }, "="),
-      h("input", { "aria-label": `${field.label}: value`, value: show(value), placeholder: "value", spellcheck: "false" }),
-      type);
+      h("input", {
+        "aria-label": `${field.label}: value`,
+        value: show(value),
+        placeholder: "value",
+        spellcheck: "false",
+      }),
+      type,
+    );
     row.firstChild.addEventListener("input", () => {
       if (row === box.lastElementChild && row.firstChild.value) box.append(line());
       const wanted = field.kinds?.[row.firstChild.value];
@@ -143,14 +189,24 @@ function pairsPart(field) {
   }
 
   function fill(map) {
-    put(box, Object.entries(map ?? {}).map(([key, value]) => line(key, value)), line());
+    put(
+      box,
+      Object.entries(map ?? {}).map(([key, value]) => line(key, value)),
+      line(),
+    );
   }
 
   fill(field.value);
   const note = field.hint ? h("small", {}, field.hint) : null;
   return {
     name: field.name,
-    element: h("div", { class: "field", role: "group", "aria-labelledby": id }, h("span", { id, class: "label" }, field.label), box, note),
+    element: h(
+      "div",
+      { class: "field", role: "group", "aria-labelledby": id },
+      h("span", { id, class: "label" }, field.label),
+      box,
+      note,
+    ),
     read: () => readPairs(field, box),
     set: fill,
     reset: () => fill(field.value),
@@ -161,7 +217,8 @@ function readPairs(field, box) {
   const found = {};
   for (const row of box.children) {
     const key = row.children[0].value.trim();
-    if (key) found[key] = convert(row.children[2].value.trim(), row.children[3].value, `${field.label}: ${key}`);
+    if (key)
+      found[key] = convert(row.children[2].value.trim(), row.children[3].value, `${field.label}: ${key}`);
   }
   if (field.required && !Object.keys(found).length) throw new Error(`${field.label}: a value is needed`);
   return found;
@@ -192,14 +249,19 @@ function show(value) {
 
 /** A button that does one thing, and is not there for who may not do it. */
 export function action(label, work, properties = {}) {
-  const button = h("button", {
-    type: "button", ...properties,
-    onclick: async () => {
-      button.disabled = true;
-      await work();
-      button.disabled = Boolean(properties.disabled);
+  const button = h(
+    "button",
+    {
+      type: "button",
+      ...properties,
+      onclick: async () => {
+        button.disabled = true;
+        await work();
+        button.disabled = Boolean(properties.disabled);
+      },
     },
-  }, label);
+    label,
+  );
   return button;
 }
 

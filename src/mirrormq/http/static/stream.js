@@ -21,7 +21,10 @@ export function follow(topics, onData, onError, onState) {
     try {
       const query = topics.map((topic) => `topics=${encodeURIComponent(topic)}`).join("&");
       const answer = await fetch(`api/mirrormq/stream?${query}`, {
-        headers: headers(), credentials: "omit", cache: "no-store", signal: control.signal,
+        headers: headers(),
+        credentials: "omit",
+        cache: "no-store",
+        signal: control.signal,
       });
       if (!answer.ok) await read(answer);
       onState("live");

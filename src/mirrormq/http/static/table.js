@@ -5,7 +5,7 @@ import { h, newId, put, say } from "./dom.js";
 import { count } from "./format.js";
 
 /**
- * columns: [{label, value(row) -> text | node, sort?: name, num?: bool, main?: bool, long?: bool, tight?: bool, title?}];
+ * columns: [{label, value(row) -> text | node, sort?: name, title?, num | main | long | tight?: bool}];
  * options: {key(row), caption, empty, order: {sort, reverse}, onSort(name)}.
  */
 export class DataTable {
@@ -17,25 +17,52 @@ export class DataTable {
     this.head = h("tr", { role: "row" });
     this.drawHead(options.order ?? {});
     this.empty = h("p", { class: "empty", hidden: true }, options.empty ?? "… nothing …");
-    this.element = h("div", { class: "table-box" },
+    this.element = h(
+      "div",
+      { class: "table-box" },
       // Roles are said aloud: a narrow screen shows rows as cards, which would take them away.
-      h("table", { role: "table", "aria-label": options.caption }, h("thead", { role: "rowgroup" }, this.head), this.body),
-      this.empty);
+      h(
+        "table",
+        { role: "table", "aria-label": options.caption },
+        h("thead", { role: "rowgroup" }, this.head),
+        this.body,
+      ),
+      this.empty,
+    );
   }
 
   drawHead(order) {
-    put(this.head, this.columns.map((column) => {
-      const isSorted = column.sort && column.sort === order.sort;
-      const direction = order.reverse ? "descending" : "ascending";
-      const label = column.sort && this.options.onSort
-        ? h("button", { type: "button", class: "sort", onclick: () => this.options.onSort(column.sort) },
-          column.label, h("span", { "aria-hidden": "true", class: "arrow" }, isSorted ? (order.reverse ? "▼" : "▲") : ""))
-        : column.label;
-      return h("th", {
-        scope: "col", role: "columnheader", class: column.num ? "num" : undefined, title: column.title,
-        "aria-sort": isSorted ? direction : undefined,
-      }, label);
-    }));
+    put(
+      this.head,
+      this.columns.map((column) => {
+        const isSorted = column.sort && column.sort === order.sort;
+        const direction = order.reverse ? "descending" : "ascending";
+        const label =
+          column.sort && this.options.onSort
+            ? h(
+                "button",
+                { type: "button", class: "sort", onclick: () => this.options.onSort(column.sort) },
+                column.label,
+                h(
+                  "span",
+                  { "aria-hidden": "true", class: "arrow" },
+                  isSorted ? (order.reverse ? "▼" : "▲") : "",
+                ),
+              )
+            : column.label;
+        return h(
+          "th",
+          {
+            scope: "col",
+            role: "columnheader",
+            class: column.num ? "num" : undefined,
+            title: column.title,
+            "aria-sort": isSorted ? direction : undefined,
+          },
+          label,
+        );
+      }),
+    );
   }
 
   update(rows) {
@@ -46,7 +73,9 @@ export class DataTable {
       seen.add(key);
       let line = this.rows.get(key);
       if (!line) {
-        const cells = this.columns.map((column) => h("td", { role: "cell", class: kindOf(column), "data-label": column.label }));
+        const cells = this.columns.map((column) =>
+          h("td", { role: "cell", class: kindOf(column), "data-label": column.label }),
+        );
         line = { element: h("tr", { role: "row" }, cells) };
         this.rows.set(key, line);
       }
@@ -108,7 +137,9 @@ export class ListPage {
       reverse: asked.get("sort_reverse") === "true",
     };
     this.table = new DataTable(columns, {
-      ...options, order: this.state, onSort: (name) => this.sortBy(name),
+      ...options,
+      order: this.state,
+      onSort: (name) => this.sortBy(name),
     });
     this.total = h("span", { class: "total" });
     this.pages = h("nav", { class: "pager", "aria-label": "Pages" });
@@ -121,22 +152,49 @@ export class ListPage {
     const regex = newId("regex");
     const size = newId("size");
     this.filter = h("input", {
-      id: filter, type: "search", value: this.state.name, autocomplete: "off", spellcheck: "false",
+      id: filter,
+      type: "search",
+      value: this.state.name,
+      autocomplete: "off",
+      spellcheck: "false",
       oninput: () => {
         clearTimeout(this.timer);
         this.timer = setTimeout(() => this.change({ name: this.filter.value, page: 1 }), 200);
       },
     });
-    return h("div", { class: "list-controls" },
-      h("div", { class: "group" }, h("label", { for: filter }, "Filter"), this.filter,
-        h("label", { class: "check" }, h("input", {
-          id: regex, type: "checkbox", checked: this.state.regex,
-          onchange: (event) => this.change({ regex: event.target.checked, page: 1 }),
-        }), "Regex")),
-      h("div", { class: "group" }, this.total, this.pages,
+    return h(
+      "div",
+      { class: "list-controls" },
+      h(
+        "div",
+        { class: "group" },
+        h("label", { for: filter }, "Filter"),
+        this.filter,
+        h(
+          "label",
+          { class: "check" },
+          h("input", {
+            id: regex,
+            type: "checkbox",
+            checked: this.state.regex,
+            onchange: (event) => this.change({ regex: event.target.checked, page: 1 }),
+          }),
+          "Regex",
+        ),
+      ),
+      h(
+        "div",
+        { class: "group" },
+        this.total,
+        this.pages,
         h("label", { for: size }, "per page"),
-        h("select", { id: size, onchange: (event) => this.change({ size: Number(event.target.value), page: 1 }) },
-          PAGE_SIZES.map((number) => h("option", { selected: number === this.state.size }, number)))));
+        h(
+          "select",
+          { id: size, onchange: (event) => this.change({ size: Number(event.target.value), page: 1 }) },
+          PAGE_SIZES.map((number) => h("option", { selected: number === this.state.size }, number)),
+        ),
+      ),
+    );
   }
 
   sortBy(name) {
@@ -169,13 +227,15 @@ export class ListPage {
   open() {
     this.stop?.();
     this.element.setAttribute("aria-busy", "true");
-    this.stop = this.context.follow([this.options.make(this.query(false))],
+    this.stop = this.context.follow(
+      [this.options.make(this.query(false))],
       (_, found) => this.take(found),
       (_, fault) => {
         // Rows were deleted, and with them the page that was shown.
         if (fault.error === "page_out_of_range" && this.state.page > 1) this.change({ page: 1 });
         else this.context.problem(fault);
-      });
+      },
+    );
   }
 
   take(found) {
@@ -192,12 +252,22 @@ export class ListPage {
     const sign = `${found.page}/${found.page_count}`;
     if (this.shownPages === sign) return;
     this.shownPages = sign;
-    const step = (label, page, text) => h("button", {
-      type: "button", "aria-label": label, disabled: page < 1 || page > found.page_count,
-      onclick: () => this.change({ page }),
-    }, text);
-    put(this.pages, step("Previous page", found.page - 1, "‹"),
+    const step = (label, page, text) =>
+      h(
+        "button",
+        {
+          type: "button",
+          "aria-label": label,
+          disabled: page < 1 || page > found.page_count,
+          onclick: () => this.change({ page }),
+        },
+        text,
+      );
+    put(
+      this.pages,
+      step("Previous page", found.page - 1, "‹"),
       h("span", {}, `page ${count(found.page)} of ${count(found.page_count)}`),
-      step("Next page", found.page + 1, "›"));
+      step("Next page", found.page + 1, "›"),
+    );
   }
 }

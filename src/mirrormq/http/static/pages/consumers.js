@@ -8,8 +8,24 @@ export function consumersTable({ withQueue = false } = {}) {
   const columns = [
     { label: "Consumer tag", long: true, value: (row) => row.consumer_tag },
     withQueue
-      ? { label: "Queue", value: (row) => h("a", { href: link("queues", row.queue?.vhost ?? "/", row.queue?.name ?? "") }, row.queue?.name ?? "") }
-      : { label: "Channel", value: (row) => h("a", { href: link("channels", row.channel_details?.name ?? "") }, row.channel_details?.name ?? "?") },
+      ? {
+          label: "Queue",
+          value: (row) =>
+            h(
+              "a",
+              { href: link("queues", row.queue?.vhost ?? "/", row.queue?.name ?? "") },
+              row.queue?.name ?? "",
+            ),
+        }
+      : {
+          label: "Channel",
+          value: (row) =>
+            h(
+              "a",
+              { href: link("channels", row.channel_details?.name ?? "") },
+              row.channel_details?.name ?? "?",
+            ),
+        },
     { label: "Ack required", value: (row) => (row.ack_required ? "yes" : "no") },
     { label: "Exclusive", value: (row) => (row.exclusive ? "yes" : "no") },
     { label: "Prefetch", num: true, value: (row) => count(row.prefetch_count) },
@@ -17,6 +33,8 @@ export function consumersTable({ withQueue = false } = {}) {
     { label: "Arguments", long: true, value: (row) => pairs(row.arguments).join(", ") },
   ];
   return new DataTable(columns, {
-    key: (row) => `${row.channel_details?.name} ${row.consumer_tag}`, caption: "Consumers", empty: "no consumers",
+    key: (row) => `${row.channel_details?.name} ${row.consumer_tag}`,
+    caption: "Consumers",
+    empty: "no consumers",
   });
 }

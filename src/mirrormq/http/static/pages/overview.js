@@ -6,10 +6,19 @@ import { bytes, count, link, shortNode, span } from "../format.js";
 import { state } from "../badges.js";
 import { DataTable } from "../table.js";
 
-const RANGES = [["60:5", "Last minute"], ["600:5", "Last ten minutes"], ["3600:60", "Last hour"], ["28800:600", "Last eight hours"], ["86400:1800", "Last day"]];
+const RANGES = [
+  ["60:5", "Last minute"],
+  ["600:5", "Last ten minutes"],
+  ["3600:60", "Last hour"],
+  ["28800:600", "Last eight hours"],
+  ["86400:1800", "Last day"],
+];
 const RATE_SERIES = [
-  ["Publish", "publish", "c1"], ["Confirm", "confirm", "c4"], ["Deliver / get", "deliver_get", "c3"],
-  ["Acknowledge", "ack", "c2"], ["Redelivered", "redeliver", "c5"],
+  ["Publish", "publish", "c1"],
+  ["Confirm", "confirm", "c4"],
+  ["Deliver / get", "deliver_get", "c3"],
+  ["Acknowledge", "ack", "c2"],
+  ["Redelivered", "redeliver", "c5"],
 ];
 const KEPT = "mirrormq.range";
 
@@ -20,13 +29,17 @@ export default function page(context) {
   const tiles = h("div", { class: "tiles" });
   const table = nodesTable();
   const ports = listenersTable();
-  const select = h("select", {
-    "aria-label": "Time shown by the charts",
-    onchange: (event) => {
-      localStorage.setItem(KEPT, event.target.value);
-      context.again();
+  const select = h(
+    "select",
+    {
+      "aria-label": "Time shown by the charts",
+      onchange: (event) => {
+        localStorage.setItem(KEPT, event.target.value);
+        context.again();
+      },
     },
-  }, RANGES.map(([value, label]) => h("option", { value, selected: value === range }, label)));
+    RANGES.map(([value, label]) => h("option", { value, selected: value === range }, label)),
+  );
 
   if (context.may.watch) {
     const [age, step] = range.split(":");
@@ -50,57 +63,119 @@ export default function page(context) {
     charts.forEach((chart) => chart.close());
   });
   if (!context.may.watch) {
-    return [h("h1", {}, "Overview"),
-      h("p", { class: "read-only" }, "Figures of the whole cluster need the tag monitoring or administrator."),
-      h("p", {}, h("a", { href: "#/queues" }, "Go to the queues"))];
+    return [
+      h("h1", {}, "Overview"),
+      h(
+        "p",
+        { class: "read-only" },
+        "Figures of the whole cluster need the tag monitoring or administrator.",
+      ),
+      h("p", {}, h("a", { href: "#/queues" }, "Go to the queues")),
+    ];
   }
-  return h("div", {}, h("div", { class: "heading" }, h("h1", {}, "Overview"), select), tiles,
-    h("div", { class: "columns" }, charts.map((chart) => chart.element)),
+  return h(
+    "div",
+    {},
+    h("div", { class: "heading" }, h("h1", {}, "Overview"), select),
+    tiles,
+    h(
+      "div",
+      { class: "columns" },
+      charts.map((chart) => chart.element),
+    ),
     h("div", { class: "gap" }),
     section("Nodes", {}, table.element),
     section("Listening ports", { open: false }, ports.element),
-    section("Export and import", { open: false },
-      h("p", {}, h("a", { href: "#/definitions" }, "Definitions"), " can be downloaded and uploaded there.")));
+    section(
+      "Export and import",
+      { open: false },
+      h("p", {}, h("a", { href: "#/definitions" }, "Definitions"), " can be downloaded and uploaded there."),
+    ),
+  );
 }
 
 function figures(found) {
   const objects = found.object_totals ?? {};
-  const tile = (label, value, href) => h(href ? "a" : "div", { class: "tile", href }, h("span", {}, label), h("strong", {}, count(value)));
+  const tile = (label, value, href) =>
+    h(href ? "a" : "div", { class: "tile", href }, h("span", {}, label), h("strong", {}, count(value)));
   return [
-    tile("Connections", objects.connections, "#/connections"), tile("Channels", objects.channels, "#/channels"),
-    tile("Exchanges", objects.exchanges, "#/exchanges"), tile("Queues", objects.queues, "#/queues"),
-    tile("Consumers", objects.consumers), tile("Messages", found.queue_totals?.messages),
+    tile("Connections", objects.connections, "#/connections"),
+    tile("Channels", objects.channels, "#/channels"),
+    tile("Exchanges", objects.exchanges, "#/exchanges"),
+    tile("Queues", objects.queues, "#/queues"),
+    tile("Consumers", objects.consumers),
+    tile("Messages", found.queue_totals?.messages),
   ];
 }
 
 function queued() {
   const one = (label, name, colour) => ({
-    label, colour, value: (found) => found.queue_totals?.[name] ?? 0,
+    label,
+    colour,
+    value: (found) => found.queue_totals?.[name] ?? 0,
     samples: (found) => found.queue_totals?.[`${name}_details`]?.samples,
   });
-  return new Chart("Queued messages", [
-    one("Ready", "messages_ready", "c1"), one("Unacked", "messages_unacknowledged", "c2"), one("Total", "messages", "c6"),
-  ], { least: 10 });
+  return new Chart(
+    "Queued messages",
+    [
+      one("Ready", "messages_ready", "c1"),
+      one("Unacked", "messages_unacknowledged", "c2"),
+      one("Total", "messages", "c6"),
+    ],
+    { least: 10 },
+  );
 }
 
 function flow(rates) {
-  return new Chart("Message rates", RATE_SERIES.map(([label, name, colour]) => ({
-    label, colour, isRate: true, value: () => rates.found[name] ?? 0,
-    samples: (found) => found.message_stats?.[`${name}_details`]?.samples,
-  })), { unit: "rate", least: 1 });
+  return new Chart(
+    "Message rates",
+    RATE_SERIES.map(([label, name, colour]) => ({
+      label,
+      colour,
+      isRate: true,
+      value: () => rates.found[name] ?? 0,
+      samples: (found) => found.message_stats?.[`${name}_details`]?.samples,
+    })),
+    { unit: "rate", least: 1 },
+  );
 }
 
 export function nodesTable() {
-  return new DataTable([
-    { label: "Name", main: true, value: (row) => h("a", { href: link("nodes", row.name) }, row.name) },
-    { label: "State", value: (row) => state(row.running ? (row.paused ? "held" : "running") : "down") },
-    { label: "Memory", value: (row) => limited(row, row.mem_used, row.mem_limit, "memory", row.mem_alarm) },
-    { label: "Disk space free", value: (row) => (row.running ? h("span", {}, `${bytes(row.disk_free)}`, h("span", { class: "soft" }, ` (limit ${bytes(row.disk_free_limit)})`)) : "–") },
-    { label: "File descriptors", value: (row) => (row.fd_total ? meter(row.fd_used, row.fd_total, "File descriptors used", `${count(row.fd_used)} of ${count(row.fd_total)}`) : "–") },
-    { label: "Sockets", num: true, value: (row) => count(row.sockets_used) },
-    { label: "Uptime", num: true, value: (row) => (row.running ? span(row.uptime) : "–") },
-    { label: "Alarms", value: (row) => alarms(row) },
-  ], { key: (row) => row.name, caption: "Nodes of the cluster", empty: "no nodes" });
+  return new DataTable(
+    [
+      { label: "Name", main: true, value: (row) => h("a", { href: link("nodes", row.name) }, row.name) },
+      { label: "State", value: (row) => state(row.running ? (row.paused ? "held" : "running") : "down") },
+      { label: "Memory", value: (row) => limited(row, row.mem_used, row.mem_limit, "memory", row.mem_alarm) },
+      {
+        label: "Disk space free",
+        value: (row) =>
+          row.running
+            ? h(
+                "span",
+                {},
+                `${bytes(row.disk_free)}`,
+                h("span", { class: "soft" }, ` (limit ${bytes(row.disk_free_limit)})`),
+              )
+            : "–",
+      },
+      {
+        label: "File descriptors",
+        value: (row) =>
+          row.fd_total
+            ? meter(
+                row.fd_used,
+                row.fd_total,
+                "File descriptors used",
+                `${count(row.fd_used)} of ${count(row.fd_total)}`,
+              )
+            : "–",
+      },
+      { label: "Sockets", num: true, value: (row) => count(row.sockets_used) },
+      { label: "Uptime", num: true, value: (row) => (row.running ? span(row.uptime) : "–") },
+      { label: "Alarms", value: (row) => alarms(row) },
+    ],
+    { key: (row) => row.name, caption: "Nodes of the cluster", empty: "no nodes" },
+  );
 }
 
 function limited(row, used, limit, what, isAlarm) {
@@ -114,11 +189,13 @@ export function alarms(row) {
 }
 
 function listenersTable() {
-  return new DataTable([
-    { label: "Node", value: (row) => shortNode(row.node) },
-    { label: "Protocol", value: (row) => row.protocol },
-    { label: "Bound to", value: (row) => row.ip_address },
-    { label: "Port", num: true, value: (row) => String(row.port) },
-  ], { key: (row) => `${row.node} ${row.protocol} ${row.ip_address} ${row.port}`, caption: "Listening ports" });
+  return new DataTable(
+    [
+      { label: "Node", value: (row) => shortNode(row.node) },
+      { label: "Protocol", value: (row) => row.protocol },
+      { label: "Bound to", value: (row) => row.ip_address },
+      { label: "Port", num: true, value: (row) => String(row.port) },
+    ],
+    { key: (row) => `${row.node} ${row.protocol} ${row.ip_address} ${row.port}`, caption: "Listening ports" },
+  );
 }
-

@@ -8,7 +8,10 @@ import { get } from "../api.js";
 
 export default function page(context) {
   if (!context.may.watch) {
-    return [h("h1", {}, "Timeline"), h("p", { class: "read-only" }, "What happened is shown to the tags monitoring and administrator.")];
+    return [
+      h("h1", {}, "Timeline"),
+      h("p", { class: "read-only" }, "What happened is shown to the tags monitoring and administrator."),
+    ];
   }
   const picture = new Timeline();
   const table = eventsTable();
@@ -40,18 +43,29 @@ export default function page(context) {
     }
     draw();
   });
-  return h("div", {}, h("h1", {}, "Timeline"), section("Picture", {}, picture.element), section("Events", {}, table.element, h("div", { class: "gap" }), more));
+  return h(
+    "div",
+    {},
+    h("h1", {}, "Timeline"),
+    section("Picture", {}, picture.element),
+    section("Events", {}, table.element, h("div", { class: "gap" }), more),
+  );
 }
 
 const WORDS = {
-  "queue.master_changed": (event) => `master ${shortNode(event.from ?? "none")} → ${shortNode(event.to)}: ${event.reason}${event.lossy ? ", with a loss" : ""}; ${count(event.messages)} messages, ${count(event.requeued)} perhaps delivered before`,
-  "queue.master_missing": (event) => `no master; waits for ${(event.waits_for ?? []).map(shortNode).join(" or ") || "nobody"}`,
+  "queue.master_changed": (event) =>
+    `master ${shortNode(event.from ?? "none")} → ${shortNode(event.to)}: ${event.reason}` +
+    `${event.lossy ? ", with a loss" : ""}; ${count(event.messages)} messages, ` +
+    `${count(event.requeued)} perhaps delivered before`,
+  "queue.master_missing": (event) =>
+    `no master; waits for ${(event.waits_for ?? []).map(shortNode).join(" or ") || "nobody"}`,
   "queue.mirror_added": (event) => `mirror ${shortNode(event.mirror)} added`,
   "queue.mirror_removed": (event) => `mirror ${shortNode(event.mirror)} removed: ${event.reason}`,
   "queue.mirror_demoted": (event) => `mirror ${shortNode(event.mirror)} no longer in sync: ${event.reason}`,
   "queue.mirror_synchronised": (event) => `mirror ${shortNode(event.mirror)} is in sync`,
   "queue.sync_started": (event) => `synchronising ${shortNode(event.mirror)} has begun`,
-  "queue.synchronised": (event) => `${shortNode(event.mirror)} synchronised in ${count(event.milliseconds)} ms, ${count(event.bytes)} bytes`,
+  "queue.synchronised": (event) =>
+    `${shortNode(event.mirror)} synchronised in ${count(event.milliseconds)} ms, ${count(event.bytes)} bytes`,
   "node.up": (event) => `node is up, start ${event.start}`,
   "node.down": () => "node is down",
   "node.deleted": () => "node was forgotten",
@@ -62,7 +76,10 @@ const WORDS = {
 
 export function eventsTable({ ofQueue = false } = {}) {
   const columns = [
-    { label: "When", value: (row) => h("time", { datetime: new Date(row.at / 1000).toISOString() }, moment(row.at / 1000)) },
+    {
+      label: "When",
+      value: (row) => h("time", { datetime: new Date(row.at / 1000).toISOString() }, moment(row.at / 1000)),
+    },
     { label: "Event", main: true, value: (row) => row.event },
     { label: "What", long: true, value: (row) => subject(row) },
     { label: "How", long: true, value: (row) => (WORDS[row.event] ? WORDS[row.event](row) : "") },
@@ -70,7 +87,9 @@ export function eventsTable({ ofQueue = false } = {}) {
     { label: "Told by", value: (row) => shortNode(row.told_by) },
   ];
   return new DataTable(ofQueue ? columns.filter((column) => column.label !== "What") : columns, {
-    key: (row) => String(row.seq), caption: "Events, the newest first", empty: "nothing has happened",
+    key: (row) => String(row.seq),
+    caption: "Events, the newest first",
+    empty: "nothing has happened",
   });
 }
 

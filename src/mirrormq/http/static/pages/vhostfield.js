@@ -4,5 +4,11 @@ import * as api from "../api.js";
 
 export async function vhostField(context, name = "vhost") {
   const found = await api.get("vhosts?columns=name").catch(() => []);
-  return { name, label: "Virtual host", kind: "select", options: found.map((row) => row.name), value: context.vhost || "/" };
+  return {
+    name,
+    label: "Virtual host",
+    kind: "select",
+    options: found.map((row) => row.name),
+    value: context.vhost || "/",
+  };
 }
