@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,6 +54,7 @@ class Person:
         self.expected: list[str] = []
         """Parts of messages of the console that the test brings about."""
         self.foreign: list[str] = []
+        self._tidying: list[Callable[[], object]] = []
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
         self.page.on("request", self._request)
@@ -70,8 +72,14 @@ class Person:
     def leave(self) -> None:
         """Close the window; everything must have been in order."""
         self.context.close()
+        while self._tidying:
+            self._tidying.pop()()
         assert not self.foreign, f"requests to elsewhere: {self.foreign}"
         assert not self.problems, "\n".join(self.problems)
+
+    def at_the_end(self, step: Callable[[], object]) -> None:
+        """Whatever happens, do this in the end; the last one first."""
+        self._tidying.append(step)
 
     # --- going about ---
 

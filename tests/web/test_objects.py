@@ -103,7 +103,7 @@ def test_an_exchange_is_added_bound_published_to_unbound_and_deleted(admin: Pers
     admin.open("exchanges")
     section = admin.unfold("Add a new exchange")
     section.get_by_label("Name").fill("made.exchange")
-    section.get_by_label("Type").select_option("topic")
+    section.get_by_label("Type", exact=True).select_option("topic")
     section.get_by_role("button", name="Add exchange").click()
     admin.notice("Exchange made.exchange is there")
     page.get_by_role("link", name="made.exchange").click()

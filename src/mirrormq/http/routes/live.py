@@ -109,7 +109,10 @@ async def get_channel(call: Call) -> web.Response:
                 return answers.response(row)
     for item in await found_far(await inquire(call, "channels", name=name)):
         _need_own(call, item)
-        return answers.response(_channel_row(call, item))
+        row = _channel_row(call, item)
+        consumers = merged(call, (), await inquire(call, "consumers", vhost=item.vhost))
+        row["consumer_details"] = [found for found in consumers if found["channel_details"]["name"] == name]
+        return answers.response(row)
     raise not_found()
 
 

@@ -47,7 +47,7 @@ let visit = 0;
 let vhost = sessionStorage.getItem(VHOST) ?? "";
 
 api.onEnd((why) => showLogIn(why));
-window.addEventListener("hashchange", () => route());
+window.addEventListener("hashchange", () => route(true));
 document.querySelector(".skip").addEventListener("click", (event) => {
   // The address names the page; it must not name a place on it instead.
   event.preventDefault();
@@ -184,7 +184,8 @@ function split() {
   return { path: path.startsWith("/") ? path : "/", query: new URLSearchParams(query ?? "") };
 }
 
-async function route() {
+/** `isWay`: somebody went there, so the page is what they want to read or hear next. */
+async function route(isWay = false) {
   if (!frame || !api.current()) return;
   const { path, query } = split();
   const found = PAGES.map(([pattern, name, tab]) => ({ match: pattern.exec(path), name, tab })).find(
@@ -212,7 +213,7 @@ async function route() {
     put(frame.main, context.problemLine, content);
     window.scrollTo(0, 0);
     const heading = frame.main.querySelector("h1");
-    if (heading && document.activeElement === document.body) {
+    if (heading && (isWay || document.activeElement === document.body)) {
       heading.tabIndex = -1;
       heading.focus({ preventScroll: true });
     }
@@ -271,6 +272,6 @@ function makeContext(parameters, query, path) {
     go(href) {
       location.hash = href;
     },
-    again: route,
+    again: () => route(),
   };
 }
