@@ -151,6 +151,7 @@ def test_a_channel_shows_its_consumers_and_their_queues(admin: Person) -> None:
     admin.open("channels")
     page.get_by_role("columnheader", name="Consumers").get_by_role("button").click()
     page.get_by_role("columnheader", name="Consumers").get_by_role("button").click()
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     page.locator("tbody tr").first.get_by_role("link").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Channel")
     expect(page.get_by_role("table", name="Consumers").get_by_role("link", name="payments")).to_be_visible()

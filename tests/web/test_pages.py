@@ -81,6 +81,7 @@ def test_pages_have_landmarks_and_say_which_is_open(admin: Person) -> None:
 def test_the_keyboard_alone_finds_and_opens_a_queue_and_folds_its_sections(person: Person) -> None:
     page = person.page
     person.visit()
+    expect(page.get_by_label("Username")).to_be_focused()
     page.keyboard.type("guest")
     page.keyboard.press("Tab")
     page.keyboard.type("guest")

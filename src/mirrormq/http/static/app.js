@@ -59,6 +59,7 @@ else showLogIn("");
 async function showLogIn(why) {
   end();
   frame = null;
+  visit += 1; // a page that is being fetched must not show itself any more
   const { default: page } = await import("./pages/login.js");
   put(root, notices(), page(why, start));
   root.querySelector("input")?.focus();

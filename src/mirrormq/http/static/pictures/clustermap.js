@@ -52,7 +52,7 @@ function links(rows, places) {
           x2: to.x.toFixed(1),
           y2: to.y.toFixed(1),
           "data-link": `${one.name} ${other.name}`,
-          "data-up": isUp,
+          "data-up": String(isUp),
         }),
       );
     }),
