@@ -12,6 +12,7 @@ import aiohttp
 
 from mirrormq import http
 from mirrormq.base.types import Peer
+from mirrormq.http.guard import WebSettings
 from mirrormq.http.ports import Backups, Stopped
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
@@ -157,8 +158,9 @@ class KitProcess:
         self.state = "running"
         self.commands: list[tuple[str, dict[str, Any]]] = []
 
-    def note(self, level: str, text: str) -> None:
-        self.kit.node.note(level, text)
+    def note(self, level: str, text: str, **fields: object) -> None:
+        self.kit.node.note(level, text, **fields)
+        self.kit.run()
 
     @property
     def driver(self) -> KitDriver:
@@ -217,10 +219,13 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def serving(kit: AdminKit, process: KitProcess | None = None) -> AsyncIterator[Api]:
+async def serving(
+    kit: AdminKit, process: KitProcess | None = None, web: WebSettings | None = None
+) -> AsyncIterator[Api]:
     """The admin API of a kit's node on a free port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    api = await http.start(process or KitProcess(kit), listening, key=KEY, facts=lambda: FACTS)
+    used = process or KitProcess(kit)
+    api = await http.start(used, listening, key=KEY, facts=lambda: FACTS, settings=web)
     async with aiohttp.ClientSession() as session:
         yield Api(session, api.url)
     await api.stop()

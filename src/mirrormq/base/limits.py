@@ -140,6 +140,8 @@ http_page_size = 100
 """Rows of a page, if the request does not say."""
 http_page_size_max = 500
 """Most rows of a page."""
+audit_text_max = 400
+"""Characters of a name or a reason in the audit log."""
 auth_sources_max = 1_000
 """Sources of log-ins (protocol, address, user) that are counted one by one."""
 http_session_ms = 15_000
@@ -668,3 +670,33 @@ bulk_query_bytes_max = 1024
 # --- spark ---
 spark_removals_max = 16 * 1024 * 1024
 """Runs of removed messages that a task of Spark holds, 24 bytes each, to tell the states of its messages."""
+
+# --- web UI ---
+http_sessions_max = 1_000
+"""Log-ins of the web UI at a node; the one that was not used for longest goes first."""
+http_sessions_of_user_max = 50
+"""Of them, of one user."""
+http_session_idle_s = 3_600
+"""A log-in that is not used for so long has ended."""
+http_session_s = 12 * 3_600
+"""A log-in ends after so long, used or not."""
+http_viewers_max = 100
+"""Open streams of live data; one more gets 503."""
+http_stream_topics_max = 6
+"""Resources one stream may follow."""
+http_stream_topic_chars_max = 2_000
+"""Longest path of such a resource, with its query."""
+http_stream_bytes_max = 1024 * 1024
+"""Longest answer that is sent over a stream; a viewer holds at most one of each resource."""
+http_stream_ms = 2_000
+"""How often what a viewer sees is built anew; one snapshot serves all who see the same."""
+http_stream_quick_ms = 100
+"""How soon a change of a view is seen."""
+http_stream_share = 30
+"""Building snapshots takes at most one part in so many of the loop's time: whatever takes longer is built
+less often.
+"""
+http_stream_idle_s = 15
+"""A stream on which nothing changes says so as often, and looks whether its session has ended."""
+http_stream_stalled_s = 20
+"""A viewer that takes nothing for so long is given up."""

@@ -26,6 +26,9 @@ _CHECK_EVERY = 8
 APP_STOPPED = "app_stopped"
 """The kind of refusal that `mirrormqctl` knows a stopped application by."""
 
+WHOLE = "whole"
+"""Set on a request whose answer is wanted in one piece: it is not sent to the one who asked."""
+
 NOT_FOUND = ("Object Not Found", "Not Found")
 
 
@@ -118,7 +121,7 @@ async def pieces_response(
     held: list[bytes] = []
     async for batch in batches:
         held.append(b"".join(batch))
-        if sum(map(len, held)) > limits.http_held_bytes_max:
+        if sum(map(len, held)) > limits.http_held_bytes_max and not request.get(WHOLE):
             return await _streamed(request, held, batches, headers)
     found = json_response(b"".join(held), 200)
     found.headers.update(headers or {})

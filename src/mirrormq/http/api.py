@@ -142,6 +142,11 @@ class Call:
             self._body = found
         return self._body
 
+    @property
+    def known_body(self) -> Row | None:
+        """The same, if it was read."""
+        return self._body
+
     async def need_keys(self, *names: str) -> list[Any]:
         """The values of keys that must be there."""
         body = await self.body()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from mirrormq.base.types import Peer
 from mirrormq.meta.authenticator import Authenticator
 from mirrormq.node.admin import AdminHost
-from mirrormq.node.attempts import Attempts
+from mirrormq.node.logins import Logins
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
 from mirrormq.node.requests import Request
@@ -25,8 +25,7 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
-    attempts: Attempts
-    """Log-ins so far."""
+    logins: Logins
     authenticator: Authenticator
 
 
@@ -117,7 +116,7 @@ class Process(Protocol):
         """What the application waits for, or why it does not run; maybe nothing."""
         ...
 
-    def note(self, level: str, text: str) -> None:
+    def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
         ...
 
