@@ -12,8 +12,7 @@ import aiohttp
 
 from mirrormq import http
 from mirrormq.base.types import Peer
-from mirrormq.http.guard import WebSettings
-from mirrormq.http.ports import Backups, Stopped
+from mirrormq.http.ports import Backups, Stopped, WebSettings
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
 from mirrormq.node.node import Node

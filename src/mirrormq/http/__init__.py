@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import socket
 
-    from mirrormq.http.guard import WebSettings
-    from mirrormq.http.ports import Facts, Process
+    from mirrormq.http.ports import Facts, Process, WebSettings
     from mirrormq.http.server import Api, Secured
 
 
@@ -31,7 +30,7 @@ async def start(
     `key` opens it as an administrator from the node's own machine; `facts` tells what the process knows.
     `secured` is another bound socket, with its TLS context.
     """
-    from mirrormq.http.guard import WebSettings
+    from mirrormq.http.ports import WebSettings
     from mirrormq.http.server import Api
 
     api = Api(process, key, facts, settings or WebSettings())

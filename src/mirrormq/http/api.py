@@ -175,6 +175,8 @@ class Call:
     async def arguments(self) -> Row:
         """The declare arguments."""
         found = (await self.body()).get("arguments", {})
+        if found == []:  # an empty table, as Erlang and some clients write it
+            return {}
         if not isinstance(found, dict):
             raise bad_request("arguments must be an object")
         return found

@@ -10,29 +10,17 @@ Guarantees
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from mirrormq.http.answers import Fault
+from mirrormq.http.ports import WebSettings
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 ANY = "*"
 API_POLICY = "default-src 'none'; frame-ancestors 'none'"
 EXPOSED = "X-MirrorMQ-Missing, Location, Retry-After"
-
-
-@dataclass(frozen=True)
-class WebSettings:
-    """What browsers are told; empty means nothing."""
-
-    origins: tuple[str, ...] = ()
-    """Origins that may read answers, or `*`."""
-    max_age: int = 1800
-    """Seconds for which a browser may remember what it may do."""
-    content_policy: str = ""
-    transport_policy: str = ""
 
 
 class Guard:

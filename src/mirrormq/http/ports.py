@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mirrormq.base.types import Peer
@@ -14,6 +15,18 @@ from mirrormq.node.news import News
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 from mirrormq.node.switch import Switch
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """What browsers are told; empty means nothing."""
+
+    origins: tuple[str, ...] = ()
+    """Origins that may read answers, or `*`."""
+    max_age: int = 1800
+    """Seconds for which a browser may remember what it may do."""
+    content_policy: str = ""
+    transport_policy: str = ""
 
 
 class Node(AdminHost, Protocol):

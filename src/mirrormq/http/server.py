@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
+from yarl import URL
 
 from mirrormq.base import limits
 from mirrormq.http import audit
@@ -23,9 +24,9 @@ from mirrormq.http.answers import Fault, encoded, error_response, json_response,
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import NOBODY, Gate, Identity
 from mirrormq.http.describe import described, description_of
-from mirrormq.http.guard import Guard, WebSettings
+from mirrormq.http.guard import Guard
 from mirrormq.http.openapi import Route, document
-from mirrormq.http.ports import Facts, Process, Stopped
+from mirrormq.http.ports import Facts, Process, Stopped, WebSettings
 from mirrormq.http.routes import (
     access,
     ctl,
@@ -162,6 +163,17 @@ class Api:
         request._match_info = match  # as the application does with a request from outside
         return await handler(Call(request, self._process, who))
 
+    async def _answer_without_slash(self, request: web.Request) -> web.StreamResponse:
+        """As RabbitMQ: a slash at the end of a path means nothing."""
+        encoded_path, question, query = request.path_qs.partition("?")
+        short = request.clone(rel_url=URL(encoded_path.rstrip("/") + question + query, encoded=True))
+        match = await self._router.resolve(short)
+        short._match_info = match
+        match.add_app(request.app)
+        if match.http_exception is not None:
+            return error_response(not_found())
+        return await self._answer(short, match.handler)
+
     @web.middleware
     async def _answer(self, request: web.Request, handler: Next) -> web.StreamResponse:
         """Turn everything that can go wrong into a response with a reason."""
@@ -176,6 +188,8 @@ class Api:
                 return self._guard.preflight(request, sorted(error.allowed_methods))
             return web.Response(status=405, headers={"Allow": error.headers["Allow"]})
         except web.HTTPNotFound:
+            if request.path.endswith("/") and request.path.startswith("/api/"):
+                return await self._answer_without_slash(request)
             return error_response(not_found())
         except web.HTTPRequestEntityTooLarge:
             reason = f"the body is larger than {limits.http_body_bytes_max} bytes"

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mirrormq.meta.records import Policy
+from mirrormq.runtime.certificates import certificates
 from mirrormq.runtime.logs import HIDDEN
 from mirrormq.runtime.names import NAMES
 from mirrormq.runtime.settings import Settings
@@ -26,6 +27,7 @@ def facts(settings: Settings, listeners: Sequence[tuple[str, Address]], files_ma
         "fd_used": _open_files(),
         "fd_limit": files_max,
         "settings": shown_settings(settings),
+        "certificates": lambda: list(certificates(settings, listeners)),
         "listeners": [
             {"protocol": protocol, "interface": _interface(address.host), "port": address.port}
             for protocol, address in listeners

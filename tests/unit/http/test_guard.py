@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from mirrormq.base import limits
-from mirrormq.http.guard import WebSettings
+from mirrormq.http.ports import WebSettings
 from mirrormq.node import requests as ask
 from tests.support.adminkit import KEY, AdminKit, Api, serving
 from tests.unit.http.test_api import add_user

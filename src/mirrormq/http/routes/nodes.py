@@ -135,7 +135,8 @@ class About:
 
     def certificates(self) -> list[Row]:
         """The certificates of the listeners here, with when they run out (s since 1970)."""
-        return [dict(row) for row in self._facts().get("certificates", ())]
+        read = self._facts().get("certificates")
+        return [] if read is None else list(read())
 
     async def node_rows(self, call: Call, names: Sequence[str]) -> list[Row]:
         """Nodes by what they tell of themselves; one that does not answer, by what is known of it."""

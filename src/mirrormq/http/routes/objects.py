@@ -322,7 +322,6 @@ def _identity(record: Any) -> tuple[str, str]:
 
 ROUTES = (
     ("GET", "queues", list_queues),
-    ("GET", "queues/", list_queues),
     ("GET", "queues/{vhost}", list_queues),
     ("GET", "queues/{vhost}/{queue}", get_queue),
     ("PUT", "queues/{vhost}/{queue}", put_queue),

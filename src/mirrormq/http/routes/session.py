@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from mirrormq.base import limits
-from mirrormq.http import answers
+from mirrormq.http import answers, shapes
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import bearer_of
+from mirrormq.http.describe import described
 from mirrormq.http.sessions import Sessions
 
 
@@ -18,6 +21,7 @@ class LogIns:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
+    @described(answer=dict[str, Any], statuses=(200, 201), is_audited=False)
     async def post(self, call: Call) -> web.Response:
         """POST mirrormq/session, with a name and password: a token for the requests that follow."""
         if call.who.name is None or bearer_of(call.request):
@@ -32,10 +36,12 @@ class LogIns:
         }
         return answers.response(row, 201)
 
+    @described(answer=shapes.WhoAmI)
     async def get(self, call: Call) -> web.Response:
         """GET mirrormq/session: who it is of."""
         return answers.response({"name": call.who.name, "tags": list(call.who.tags)})
 
+    @described(statuses=(204,), is_audited=False)
     async def delete(self, call: Call) -> web.Response:
         """DELETE mirrormq/session: log out."""
         self._sessions.close(bearer_of(call.request))
