@@ -46,7 +46,7 @@ def test_pyrabbit_moves_messages(broker: Broker, pyrabbit: Client) -> None:
         pyrabbit.get_queue(vhost, "q")
 
 
-def test_pyrabbit_administers(broker: Broker, pyrabbit: Client) -> None:
+def test_pyrabbit_administers_vhosts_users_and_policies(broker: Broker, pyrabbit: Client) -> None:
     vhost, user = f"{broker.vhost}-py", f"{broker.vhost}-py-ann"
     pyrabbit.create_vhost(vhost)
     pyrabbit.create_user(user, "secret", tags="management")
@@ -76,7 +76,7 @@ def admin(broker: Broker) -> AdminAPI:
     return AdminAPI(f"http://{broker.host}:{broker.http_port}", auth=(broker.user, broker.password))
 
 
-def test_rabbitmq_admin_administers(broker: Broker, admin: AdminAPI, clients: Clients) -> None:
+def test_rabbitmq_admin_administers_and_closes_connections(broker: Broker, admin: AdminAPI, clients: Clients) -> None:
     vhost, user = f"{broker.vhost}-ra", f"{broker.vhost}-ra-ann"
     admin.create_vhost(vhost)
     admin.create_user(user, "secret", tags="policymaker")
@@ -135,7 +135,7 @@ def test_amqpstorm_moves_messages(broker: Broker, storm: ManagementApi) -> None:
         storm.queue.get("q", virtual_host=vhost)
 
 
-def test_amqpstorm_administers(broker: Broker, storm: ManagementApi) -> None:
+def test_amqpstorm_administers_vhosts_and_users(broker: Broker, storm: ManagementApi) -> None:
     vhost, user = f"{broker.vhost}-st", f"{broker.vhost}-st-ann"
     storm.virtual_host.create(vhost)
     storm.user.create(user, "secret", tags="monitoring")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 from dataclasses import dataclass
 
@@ -104,7 +103,7 @@ class Gate:
     async def _by_password(self, request: web.Request, token: str) -> Identity:
         try:
             name, colon, password = base64.b64decode(token, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             name = colon = password = ""
         if not colon:
             raise Fault(401, "not_authorized", "Login failed", REALM)
