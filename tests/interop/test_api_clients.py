@@ -76,7 +76,9 @@ def admin(broker: Broker) -> AdminAPI:
     return AdminAPI(f"http://{broker.host}:{broker.http_port}", auth=(broker.user, broker.password))
 
 
-def test_rabbitmq_admin_administers_and_closes_connections(broker: Broker, admin: AdminAPI, clients: Clients) -> None:
+def test_rabbitmq_admin_administers_and_closes_connections(
+    broker: Broker, admin: AdminAPI, clients: Clients
+) -> None:
     vhost, user = f"{broker.vhost}-ra", f"{broker.vhost}-ra-ann"
     admin.create_vhost(vhost)
     admin.create_user(user, "secret", tags="policymaker")
