@@ -26,7 +26,7 @@ FACTS: Mapping[str, Any] = {
     "config_files": [],
     "log_files": ["<stderr>"],
     "listeners": [{"protocol": "amqp", "interface": "[::]", "port": 5672}],
-    "settings": {"heartbeat": 60, "default_pass": "[hidden]"},
+    "settings": lambda: {"heartbeat": 60, "default_pass": "[hidden]"},
     "fd_used": 10,
     "fd_limit": 1024,
 }

@@ -165,4 +165,6 @@ class Stopped(Exception):
 
 
 Facts = Callable[[], Mapping[str, Any]]
-"""What only the process knows: pid, folders, files, listeners, settings without secrets."""
+"""What only the process knows: pid, folders, files, listeners; `settings` (no secrets) and `certificates`
+are functions, since they take a while.
+"""

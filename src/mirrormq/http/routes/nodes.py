@@ -71,7 +71,8 @@ class About:
 
     def settings(self) -> Row:
         """Settings with their values, without secrets."""
-        return dict(self._facts().get("settings", {}))
+        read = self._facts().get("settings")
+        return {} if read is None else dict(read())
 
     def listeners(self, name: str) -> list[Row]:
         """Protocols, interfaces and ports of the node with this name."""
