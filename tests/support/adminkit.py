@@ -12,7 +12,7 @@ import aiohttp
 
 from mirrormq import http
 from mirrormq.base.types import Peer
-from mirrormq.http.ports import Backups, Stopped
+from mirrormq.http.ports import Backups, Stopped, WebSettings
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
 from mirrormq.node.node import Node
@@ -26,7 +26,7 @@ FACTS: Mapping[str, Any] = {
     "config_files": [],
     "log_files": ["<stderr>"],
     "listeners": [{"protocol": "amqp", "interface": "[::]", "port": 5672}],
-    "settings": {"heartbeat": 60, "default_pass": "[hidden]"},
+    "settings": lambda: {"heartbeat": 60, "default_pass": "[hidden]"},
     "fd_used": 10,
     "fd_limit": 1024,
 }
@@ -157,8 +157,9 @@ class KitProcess:
         self.state = "running"
         self.commands: list[tuple[str, dict[str, Any]]] = []
 
-    def note(self, level: str, text: str) -> None:
-        self.kit.node.note(level, text)
+    def note(self, level: str, text: str, **fields: object) -> None:
+        self.kit.node.note(level, text, **fields)
+        self.kit.run()
 
     @property
     def driver(self) -> KitDriver:
@@ -217,10 +218,13 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def serving(kit: AdminKit, process: KitProcess | None = None) -> AsyncIterator[Api]:
+async def serving(
+    kit: AdminKit, process: KitProcess | None = None, web: WebSettings | None = None
+) -> AsyncIterator[Api]:
     """The admin API of a kit's node on a free port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    api = await http.start(process or KitProcess(kit), listening, key=KEY, facts=lambda: FACTS)
+    used = process or KitProcess(kit)
+    api = await http.start(used, listening, key=KEY, facts=lambda: FACTS, settings=web)
     async with aiohttp.ClientSession() as session:
         yield Api(session, api.url)
     await api.stop()

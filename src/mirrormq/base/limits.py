@@ -140,6 +140,8 @@ http_page_size = 100
 """Rows of a page, if the request does not say."""
 http_page_size_max = 500
 """Most rows of a page."""
+audit_text_max = 400
+"""Characters of a name or a reason in the audit log."""
 auth_sources_max = 1_000
 """Sources of log-ins (protocol, address, user) that are counted one by one."""
 http_session_ms = 15_000
@@ -152,11 +154,15 @@ digits_max = 18
 """Digits of a number in a request: anything longer is no number somebody means."""
 browse_messages_max = 500
 """Newest messages of a queue that are looked at in one go."""
+browse_slice_bytes = 64 * 1024
+"""Bytes of a log read at once for such a look: some hundred messages, less than a millisecond."""
+events_per_look = 200
+"""Events read in one look, for a question about what happened."""
 browse_body_bytes_max = 512 * 1024
 """Bytes shown of the body of one of them."""
 browse_bytes_max = 8 * 1024 * 1024
 """Bytes of bodies and properties in one such look."""
-events_looked_max = 20_000
+events_looked_max = 10_000
 """Events read for one question about what happened; older ones are asked for from where it stopped."""
 
 # --- queue log ---
@@ -662,6 +668,8 @@ bulk_ping_us = 10_000_000
 """A client that has said nothing for this long is asked whether it is there."""
 bulk_idle_us = 1_800_000_000
 """A client that has said and taken nothing for this long is sent away."""
+cursor_queues_per_step = 500
+"""Queues looked at for cursors in one pass."""
 bulk_query_bytes_max = 1024
 """Length of the text by which a query tells people what it is."""
 

@@ -161,6 +161,16 @@ async def collected(items: Iterable[Item]) -> list[Item]:
     return found
 
 
+async def kept(items: Iterable[Item], is_wanted: Callable[[Item], object]) -> list[Item]:
+    """Those that are wanted. A filter between the items and `collected` would not do: one that lets little
+    through runs for long before it gives anything.
+    """
+    found: list[Item] = []
+    async for batch in slices((bool(is_wanted(item)), item) for item in items):
+        found += [item for is_one, item in batch if is_one]
+    return found
+
+
 async def sorted_slices(items: Iterable[Item], key: Callable[[Item], Any], *, reverse: bool) -> list[Item]:
     """Sort without holding the loop: runs are sorted one by one, then merged as the result is taken."""
     iterator = iter(items)

@@ -142,6 +142,11 @@ class Call:
             self._body = found
         return self._body
 
+    @property
+    def known_body(self) -> Row | None:
+        """The same, if it was read."""
+        return self._body
+
     async def need_keys(self, *names: str) -> list[Any]:
         """The values of keys that must be there."""
         body = await self.body()
@@ -170,6 +175,8 @@ class Call:
     async def arguments(self) -> Row:
         """The declare arguments."""
         found = (await self.body()).get("arguments", {})
+        if found == []:  # an empty table, as Erlang and some clients write it
+            return {}
         if not isinstance(found, dict):
             raise bad_request("arguments must be an object")
         return found
@@ -191,18 +198,19 @@ class Call:
         name: Callable[[Record], str],
         order: Callable[[Record], Any] | None = None,
         prepare: Callable[[list[Record]], Awaitable[None]] | None = None,
+        value_of: Callable[[str], Callable[[Record], Any] | None] | None = None,
     ) -> web.StreamResponse:
         """A list with RabbitMQ's query parameters: name, sort, columns, page.
 
-        Only the rows that are shown are built, unless their order depends on a value within them. `prepare`
-        is told of which before `row` is called for them.
+        Only the rows that are shown are built, unless their order depends on a value within them that
+        `value_of` does not find without. `prepare` is told of which before `row` is called for them.
         """
         query = self.request.query
         pick = self._columns()
         found = await answers.collected(records)
         total = len(found)
         if "page" in query and query.get("name"):
-            found = self._filtered(found, name)
+            found = await answers.kept(found, self._matcher(name))
         column = query.get("sort")
         is_reversed = query.get("sort_reverse") == "true"
         if column:
@@ -210,7 +218,11 @@ class Call:
                 await prepare(found)
             # Only the value to sort by is kept of each row: rows are large, and 10,000 of them die slowly.
             value = _sort_key(column)
-            keyed = ((value(row(record)), record) for record in found)
+            quick = value_of(column) if value_of is not None else None
+            if quick is not None:
+                keyed = ((value({column: quick(record)}), record) for record in found)
+            else:
+                keyed = ((value(row(record)), record) for record in found)
             pairs = await answers.sorted_slices(keyed, lambda pair: pair[0], reverse=is_reversed)
             found = [record for _, record in pairs]
         elif order is not None:
@@ -222,21 +234,25 @@ class Call:
             await prepare(found)
         if page is None:
             return await self.rows(map(row, found), pick)
-        page["items"] = [pick(row(record)) for record in found]
+        page["items"] = await answers.collected(pick(row(record)) for record in found)
         return answers.response(dict(sorted(page.items())))
 
     async def rows(self, rows: Iterable[Row], shape: Callable[[Row], Any] = dict) -> web.StreamResponse:
         """A plain list."""
         return await answers.rows_response(self.request, rows, shape, self.headers)
 
-    def _filtered(self, found: list[Record], name: Callable[[Record], str]) -> list[Record]:
+    def _matcher(self, name: Callable[[Record], str]) -> Callable[[Record], object]:
+        """Does a record's name have the text in it, or match the expression?"""
         wanted = self.request.query["name"]
         if self.request.query.get("use_regex") == "true":
             from mirrormq.meta.patterns import try_pattern
 
             pattern = try_pattern(wanted)
-            return [item for item in found if pattern is not None and pattern.search(name(item).encode())]
-        return [item for item in found if wanted.lower() in name(item).lower()]
+            if pattern is None:
+                return lambda _: False
+            return lambda item: pattern.search(name(item).encode("utf-8", "surrogateescape"))
+        lowered = wanted.lower()
+        return lambda item: lowered in name(item).lower()
 
     def _page(self, shown: list[Record], total: int) -> Row:
         """The page that is asked for, with records for items."""

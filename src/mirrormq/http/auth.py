@@ -4,14 +4,13 @@ Users prove themselves by their password, or by the token of a session they open
 
 Guarantees: the key is accepted only from the node's own machine and compared in constant time; a wrong
 password says nothing but "Login failed"; log-ins go through the node's own check with its limits on
-failures.
+failures, beyond which the answer is 429 and when to try again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 from dataclasses import dataclass
 
@@ -104,7 +103,7 @@ class Gate:
     async def _by_password(self, request: web.Request, token: str) -> Identity:
         try:
             name, colon, password = base64.b64decode(token, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             name = colon = password = ""
         if not colon:
             raise Fault(401, "not_authorized", "Login failed", REALM)
@@ -113,9 +112,24 @@ class Gate:
             raise unavailable(f"this node's application is {self._process.state}; run start_app")
         wanted = AuthenticateUser(name=name, password=password, peer=peer_of(request))
         answer = await ask(self._process.driver, wanted)
+        if answer.problem is not None:
+            self._refuse_if_too_many(name, wanted.peer)
         if answer.problem is not None or name not in self._process.driver.node.state.users:
             raise Fault(401, "not_authorized", "Login failed", REALM)
         return self.of_user(name)
+
+    def _refuse_if_too_many(self, name: str, peer: Peer | None) -> None:
+        """Say when to try again, once so many log-ins have failed that the password is not even looked at."""
+        node = self._process.driver.node
+        delay = 0 if peer is None else node.authenticator.delay(name, peer.host, node.now)
+        if delay:
+            raise _too_many(-(-delay // 1_000_000))
+
+
+def _too_many(seconds: int) -> Fault:
+    """429: neither this user nor this address may try again yet."""
+    reason = f"too many log-ins have failed; try again in {seconds} s"
+    return Fault(429, "too_many_requests", reason, {"Retry-After": str(seconds)})
 
 
 def bearer_of(request: web.Request) -> str:

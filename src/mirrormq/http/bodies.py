@@ -17,7 +17,11 @@ Table = dict[str, Any]
 
 
 class Body(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Any body."""
+    """Any body. RabbitMQ's tools repeat there what the path says."""
+
+    name: str | UnsetType = UNSET
+    vhost: str | UnsetType = UNSET
+    node: str | UnsetType = UNSET
 
 
 class ClusterName(Body):
@@ -29,7 +33,6 @@ class ClusterName(Body):
 class VHost(Body):
     """A virtual host."""
 
-    name: str | UnsetType = UNSET
     description: str | UnsetType = UNSET
     tags: Tags | UnsetType = UNSET
     default_queue_type: str | UnsetType | None = UNSET
@@ -42,7 +45,6 @@ class User(Body):
     """A user: with a password, a hash made elsewhere, or neither (no log-in by password)."""
 
     tags: Tags
-    name: str | UnsetType = UNSET
     password: str | UnsetType = UNSET
     password_hash: str | UnsetType = UNSET
     hashing_algorithm: str | UnsetType = UNSET
@@ -63,7 +65,6 @@ class Permission(Body):
     read: str
     user: str | UnsetType = UNSET
     username: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
 
 
 class TopicPermission(Body):
@@ -74,15 +75,12 @@ class TopicPermission(Body):
     read: str
     user: str | UnsetType = UNSET
     username: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
 
 
 class Limit(Body):
     """The value of a limit."""
 
     value: int
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     user: str | UnsetType = UNSET
 
 
@@ -92,9 +90,6 @@ class Queue(Body):
     durable: Flag | UnsetType = UNSET
     auto_delete: Flag | UnsetType = UNSET
     arguments: Table | UnsetType = UNSET
-    node: str | UnsetType = UNSET
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
     queue_type: str | UnsetType = UNSET
     exclusive: Flag | UnsetType = UNSET
@@ -108,8 +103,6 @@ class Exchange(Body):
     auto_delete: Flag | UnsetType = UNSET
     internal: Flag | UnsetType = UNSET
     arguments: Table | UnsetType = UNSET
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
 
 
 class Binding(Body):
@@ -117,7 +110,6 @@ class Binding(Body):
 
     routing_key: str | UnsetType = UNSET
     arguments: Table | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     source: str | UnsetType = UNSET
     destination: str | UnsetType = UNSET
     destination_type: str | UnsetType = UNSET
@@ -131,8 +123,6 @@ class Message(Body):
     payload: str
     payload_encoding: Literal["string", "base64"]
     properties: Table
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     exchange: str | UnsetType = UNSET
     delivery_mode: int | str | UnsetType = UNSET
     headers: Table | UnsetType = UNSET
@@ -151,8 +141,6 @@ class Get(Body):
     requeue: Flag | UnsetType = UNSET
     truncate: int | str | UnsetType = UNSET
     source: Literal["head", "tail"] | UnsetType = field(default=UNSET, name="from")
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     queue: str | UnsetType = UNSET
     payload_file: str | UnsetType = UNSET
 
@@ -161,8 +149,6 @@ class Action(Body):
     """What to do with a queue: sync or cancel_sync."""
 
     action: str
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
 
 
 class Move(Body):
@@ -174,7 +160,6 @@ class Move(Body):
 class Promote(Body):
     """Who is to be the master, whether to try only, whether a loss is accepted."""
 
-    node: str | UnsetType = UNSET
     plan: Flag | UnsetType = UNSET
     accept_loss: Flag | UnsetType = UNSET
 
@@ -186,8 +171,6 @@ class Policy(Body):
     definition: Table
     priority: int | str | UnsetType = UNSET
     apply_to: str | UnsetType = field(default=UNSET, name="apply-to")
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
 
 
@@ -195,14 +178,8 @@ class Parameter(Body):
     """The value of a parameter."""
 
     value: Any
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
     component: str | UnsetType = UNSET
 
 
 class Named(Body):
     """What RabbitMQ's pages send beside the path."""
-
-    name: str | UnsetType = UNSET
-    vhost: str | UnsetType = UNSET
-    node: str | UnsetType = UNSET

@@ -33,6 +33,8 @@ class Described(NamedTuple):
     """Of answers that are no errors."""
     needs: str = "management"
     """The tag a user needs."""
+    is_audited: bool = True
+    """If it changes something: is that an administrative action?"""
     is_open: bool = False
     """Is it for everybody, without a log-in?"""
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mirrormq.base.types import Peer
 from mirrormq.meta.authenticator import Authenticator
 from mirrormq.node.admin import AdminHost
-from mirrormq.node.attempts import Attempts
+from mirrormq.node.logins import Logins
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 from mirrormq.node.switch import Switch
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """What browsers are told; empty means nothing."""
+
+    origins: tuple[str, ...] = ()
+    """Origins that may read answers, or `*`."""
+    max_age: int = 1800
+    """Seconds for which a browser may remember what it may do."""
+    content_policy: str = ""
+    transport_policy: str = ""
 
 
 class Node(AdminHost, Protocol):
@@ -25,8 +38,7 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
-    attempts: Attempts
-    """Log-ins so far."""
+    logins: Logins
     authenticator: Authenticator
 
 
@@ -117,7 +129,7 @@ class Process(Protocol):
         """What the application waits for, or why it does not run; maybe nothing."""
         ...
 
-    def note(self, level: str, text: str) -> None:
+    def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
         ...
 
@@ -153,4 +165,6 @@ class Stopped(Exception):
 
 
 Facts = Callable[[], Mapping[str, Any]]
-"""What only the process knows: pid, folders, files, listeners, settings without secrets."""
+"""What only the process knows: pid, folders, files, listeners; `settings` (no secrets) and `certificates`
+are functions, since they take a while.
+"""

@@ -162,8 +162,6 @@ class Queue(Row):
     message_bytes: int | Maybe = UNSET
     memory: int | Maybe = UNSET
     message_stats: Table | Maybe = UNSET
-    slave_nodes: list[str] | Maybe = UNSET
-    synchronised_slave_nodes: list[str] | Maybe = UNSET
     consumer_details: list[Table] | Maybe = UNSET
 
 

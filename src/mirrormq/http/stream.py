@@ -122,6 +122,8 @@ class Hub:
     async def serve(self, call: Call) -> web.StreamResponse:
         """GET mirrormq/stream."""
         paths = _topics(call.request)
+        if call.request.method == "HEAD":
+            return web.Response(headers=HEADERS)
         if len(self._viewers) >= limits.http_viewers_max or self._is_closed:
             raise Fault(503, "too_many_viewers", f"{limits.http_viewers_max} streams are open at this node")
         found = web.StreamResponse(headers=HEADERS)

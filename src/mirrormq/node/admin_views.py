@@ -62,7 +62,7 @@ def list_events(host: "Node", request: requests.ListEvents) -> Steps:
     before = request.before
     looked = 0
     while len(found) < request.limit and looked < limits.events_looked_max:
-        asked = browse.Asked(record.id, limits.browse_messages_max, before)
+        asked = browse.Asked(record.id, limits.events_per_look, before)
         rows = yield from _looked(host, record, asked)
         if not rows:
             before = None
@@ -111,17 +111,13 @@ def _queue(host: "Node", vhost: str, name: str) -> records.Queue:
     return record
 
 
-def behind(state: MetaState, vhosts: set[str]) -> list[records.Queue]:
-    """Queues of these vhosts with a mirror that is there and not in sync."""
-    found = []
-    for view in state.views.values():
-        entries: list[records.Member | records.Learner] = [
-            *(entry for entry in view.members if entry.is_restarted),
-            *view.learners,
-        ]
-        if view.vhost in vhosts and any(views.is_live(state.nodes, entry) for entry in entries):
-            found.append(state.queues[view.identity])
-    return found
+def is_behind(state: MetaState, view: records.View) -> bool:
+    """Has a queue a mirror that is there and not in sync?"""
+    entries: list[records.Member | records.Learner] = [
+        *(entry for entry in view.members if entry.is_restarted),
+        *view.learners,
+    ]
+    return any(views.is_live(state.nodes, entry) for entry in entries)
 
 
 OPERATIONS: dict[type[requests.Request], Operation] = {

@@ -96,7 +96,10 @@ def _serve(node: "Node", fields: Fields, done: Callable[[Rows], None]) -> None:
         else:
             _Browsing(node, queue, log, asked, done).start()
 
-    node.bulk.when_durable(queue, durable)
+    if asked.before is not None and asked.before <= log.durable + 1:
+        durable(None)
+    else:
+        node.bulk.when_durable(queue, durable)
 
 
 bulkaway.MEMBER_OPS[OP] = _serve
@@ -126,7 +129,13 @@ class _Browsing:
         first, last = min(self._wanted), max(self._wanted)
         try:
             span = (first, last + 1, last + 1)
-            self._stretch = Stretch(self._log, span, readable=self._log.durable + 1, live=True)
+            self._stretch = Stretch(
+                self._log,
+                span,
+                readable=self._log.durable + 1,
+                live=True,
+                slice_bytes=limits.browse_slice_bytes,
+            )
         except RangeRefused as refused:
             self._fail(str(refused))
             return

@@ -164,11 +164,11 @@ def attempts(source: Any, ask: Ask) -> Answered:
     """
     wanted = text_of(ask.name)
     if wanted == "forget":
-        source.attempts.forget()
+        source.logins.attempts.forget()
     elif wanted == "source":
-        yield from source.attempts.by_source()
+        yield from source.logins.attempts.by_source()
     else:
-        yield from source.attempts.by_protocol()
+        yield from source.logins.attempts.by_protocol()
 
 
 def sync_queue(source: Answerer, ask: Ask) -> Answered:

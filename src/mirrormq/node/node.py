@@ -113,8 +113,7 @@ class Node:
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
         )
-        self._logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
-        self.attempts = self._logins.attempts
+        self.logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
         self._heard: dict[int, Connection] = {}
         """Connections that serve frames in this pass, read just now or kept while they were parked."""
         self._confirms = Confirms(self)
@@ -296,7 +295,7 @@ class Node:
     def work_done(self, now: Now, token: int, result: object) -> None:
         """A computation off the loop is finished."""
         self.now = now
-        self._logins.done(token, result, now)
+        self.logins.done(token, result, now)
 
     def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool = False) -> None:
         """How much memory the process uses and how much disk is left: raise or clear alarms.
@@ -482,11 +481,11 @@ class Node:
         self, user: str, password: str | None, peer: Peer, done: LoginDone, protocol: str = AMQP
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
-        self._logins.check(user, password, peer, self.now, done=done, protocol=protocol)
+        self.logins.check(user, password, peer, self.now, done=done, protocol=protocol)
 
     def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""
-        self._logins.hash(password, done)
+        self.logins.hash(password, done)
 
     def after_durable(self, queues: list[QueueCore], done: Callable[[], None]) -> None:
         """Call `done` at the end of the pass in which all that was published to these queues is durable."""

@@ -52,7 +52,7 @@ class Control:
         make: Callable[[], App],
         *,
         hurry: asyncio.Future[str],
-        note: Callable[[str, str], None],
+        note: Callable[..., None],
         changed: Callable[[], None],
     ) -> None:
         """`make` gives an application that was never started; `changed` is called with every new state.

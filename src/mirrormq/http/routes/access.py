@@ -298,7 +298,6 @@ def _text(body: Row, name: str) -> str | None:
 ROUTES = (
     ("GET", "whoami", whoami),
     ("GET", "users", list_users),
-    ("GET", "users/", list_users),
     ("GET", "users/without-permissions", users_without_permissions),
     ("POST", "users/bulk-delete", delete_users),
     ("GET", "users/{user}", get_user),

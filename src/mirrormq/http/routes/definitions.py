@@ -16,7 +16,7 @@ from mirrormq.meta.definitions import sections
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 
-_UNSAFE = {ord(char): None for char in '"\\\r\n'}
+_UNSAFE = frozenset('"\\')
 
 
 @described(answer=dict[str, Any], query=("download",), needs="administrator")
@@ -28,7 +28,8 @@ async def get_definitions(call: Call) -> web.StreamResponse:
         raise bad_request("vhost_not_found")
     headers = {}
     if "download" in call.request.query:
-        name = call.request.query["download"].translate(_UNSAFE)
+        wanted = call.request.query["download"]
+        name = "".join(char for char in wanted if " " <= char <= "~" and char not in _UNSAFE)
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return await answers.pieces_response(call.request, exported(call.state, vhost), headers)
 

@@ -97,7 +97,7 @@ async def list_channels(call: Call) -> web.StreamResponse:
 @described(answer=shapes.Channel)
 async def get_channel(call: Call) -> web.Response:
     """GET channels/name."""
-    name = call.part("channel")
+    name = _spaced(call.part("channel"))
     for owner in call.node.connections.values():
         for member in owner.channels.values():
             if member.name == name:
@@ -129,6 +129,11 @@ async def list_consumers(call: Call) -> web.StreamResponse:
     return await call.listing(rows, _consumer_row, name=lambda row: str(row["consumer_tag"]))
 
 
+def _spaced(name: str) -> str:
+    """A name as it is shown: it has spaces, which some clients write as in a query, and never a plus."""
+    return name.replace("+", " ") if " " not in name else name
+
+
 def _vhost(call: Call) -> str | None:
     """The vhost of the path, if there is one."""
     return call.need_vhost() if "vhost" in call.request.match_info else None
@@ -136,7 +141,7 @@ def _vhost(call: Call) -> str | None:
 
 async def _connection(call: Call) -> Connection | Far:
     """The connection of the path."""
-    name = call.part("connection")
+    name = _spaced(call.part("connection"))
     for found in call.node.connections.values():
         if found.name == name:
             _need_own(call, found)

@@ -33,7 +33,7 @@ ACK_MODES = {
 HEAD, TAIL = "head", "tail"
 
 
-@described(body=bodies.Message, answer=shapes.Routed)
+@described(body=bodies.Message, answer=shapes.Routed, is_audited=False)
 async def publish(call: Call) -> web.Response:
     """POST exchanges/vhost/name/publish: whether some queue took it."""
     vhost = call.need_vhost()

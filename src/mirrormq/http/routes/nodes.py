@@ -71,7 +71,8 @@ class About:
 
     def settings(self) -> Row:
         """Settings with their values, without secrets."""
-        return dict(self._facts().get("settings", {}))
+        read = self._facts().get("settings")
+        return {} if read is None else dict(read())
 
     def listeners(self, name: str) -> list[Row]:
         """Protocols, interfaces and ports of the node with this name."""
@@ -135,7 +136,8 @@ class About:
 
     def certificates(self) -> list[Row]:
         """The certificates of the listeners here, with when they run out (s since 1970)."""
-        return [dict(row) for row in self._facts().get("certificates", ())]
+        read = self._facts().get("certificates")
+        return [] if read is None else list(read())
 
     async def node_rows(self, call: Call, names: Sequence[str]) -> list[Row]:
         """Nodes by what they tell of themselves; one that does not answer, by what is known of it."""

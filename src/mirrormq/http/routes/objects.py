@@ -36,10 +36,15 @@ async def list_queues(call: Call) -> web.StreamResponse:
     """GET queues, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     chosen = list if call.flag("system") else system.ordinary
-    found = chain.from_iterable(chosen(call.state.queues_in(name)) for name in vhosts)
+    found = chain.from_iterable([chosen(call.state.queues_in(name)) for name in vhosts])
     far = FarQueues(call)
     return await call.listing(
-        found, lambda record: _queue_row(far, record), name=_name, order=_identity, prepare=far.fetch
+        found,
+        lambda record: _queue_row(far, record),
+        name=_name,
+        order=_identity,
+        prepare=far.fetch,
+        value_of=far.value_of,
     )
 
 
@@ -198,7 +203,7 @@ async def exchange_bindings(call: Call) -> web.StreamResponse:
         return await _bindings(call, list(call.state.bindings_from(record.vhost, record.name)))
     if end == "source":
         queues = system.ordinary(call.state.queues_in(record.vhost))
-        return await _bindings(call, map(report.default_binding, queues))
+        return await _bindings(call, queues)
     if end == "destination":
         return await _bindings(call, list(call.state.bindings_to(record.vhost, "exchange", record.name)))
     raise not_found()
@@ -218,7 +223,10 @@ def _exchange(call: Call) -> records.Exchange:
 async def list_bindings(call: Call) -> web.StreamResponse:
     """GET bindings, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
-    return await _bindings(call, chain.from_iterable(report.bindings_of(call.node, name) for name in vhosts))
+    parts: list[Iterable[records.Binding | records.Queue]] = []
+    for name in vhosts:
+        parts += [system.ordinary(call.state.queues_in(name)), list(call.state.bindings_in(name))]
+    return await _bindings(call, chain.from_iterable(parts))
 
 
 @described(answer=shapes.Binding, is_list=True)
@@ -303,12 +311,18 @@ def _destination(call: Call) -> str:
     return "" if name == DEFAULT_EXCHANGE and _destination_type(call) == "exchange" else name
 
 
-async def _bindings(call: Call, found: Iterable[records.Binding]) -> web.StreamResponse:
-    return await call.listing(
-        found,
-        lambda record: next(report.bindings([record])),
-        name=lambda record: record.routing_key,
-    )
+async def _bindings(call: Call, found: Iterable[records.Binding | records.Queue]) -> web.StreamResponse:
+    """A list of bindings; a queue stands for the one it has because it is there, which is made when shown."""
+    return await call.listing(found, _binding_row, name=_key)
+
+
+def _binding_row(record: records.Binding | records.Queue) -> Row:
+    shown = report.default_binding(record) if isinstance(record, records.Queue) else record
+    return next(report.bindings([shown]))
+
+
+def _key(record: records.Binding | records.Queue) -> str:
+    return record.name if isinstance(record, records.Queue) else record.routing_key
 
 
 def _name(record: Any) -> str:
@@ -322,7 +336,6 @@ def _identity(record: Any) -> tuple[str, str]:
 
 ROUTES = (
     ("GET", "queues", list_queues),
-    ("GET", "queues/", list_queues),
     ("GET", "queues/{vhost}", list_queues),
     ("GET", "queues/{vhost}/{queue}", get_queue),
     ("PUT", "queues/{vhost}/{queue}", put_queue),

@@ -127,7 +127,7 @@ class Upkeep:
     async def _attempts(self, call: Call, what: str) -> list[Row]:
         call.need_monitor()
         name = _node(call)
-        own = call.node.attempts
+        own = call.node.logins.attempts
         if name == call.node.node_name:
             if what == "forget":
                 own.forget()
@@ -174,7 +174,7 @@ class Upkeep:
         if wanted is not None and wanted not in (call.node.node_name, *others):
             raise not_found()
         if wanted in (None, call.node.node_name):
-            call.node.attempts.forget()
+            call.node.logins.attempts.forget()
         far = tuple(name for name in others if wanted in (None, name))
         if far:
             await inquire(call, "attempts", name="forget", nodes=far)

@@ -18,7 +18,7 @@ from mirrormq.http.payloads import shown_message
 from mirrormq.http.routes.nodes import About
 from mirrormq.meta import hidden, records
 from mirrormq.node import report, requests
-from mirrormq.node.admin_views import behind
+from mirrormq.node.admin_views import is_behind
 from mirrormq.node.bulk import PROTOCOL
 
 TIMELINE = (
@@ -65,14 +65,18 @@ async def get_sync(call: Call) -> web.Response:
 async def list_sync(call: Call) -> web.StreamResponse:
     """GET mirrormq/sync: all queues with a mirror that is not in sync."""
     vhosts = set(call.state.vhosts) if call.who.is_monitor else set(call.visible_vhosts())
+    views = await answers.kept(
+        list(call.state.views.values()), lambda view: view.vhost in vhosts and is_behind(call.state, view)
+    )
+    found = [record for view in views if (record := call.state.queues.get(view.identity)) is not None]
     far = FarQueues(call)
 
     def row(record: records.Queue) -> Row:
-        found = far.row(record)
-        return {"vhost": record.vhost, "name": record.name} | {name: found.get(name) for name in SYNC_COLUMNS}
+        shown = far.row(record)
+        return {"vhost": record.vhost, "name": record.name} | {name: shown.get(name) for name in SYNC_COLUMNS}
 
     return await call.listing(
-        behind(call.state, vhosts),
+        found,
         row,
         name=lambda record: record.name,
         order=lambda record: record.identity,
@@ -219,7 +223,8 @@ async def pipelines(call: Call) -> web.Response:
     readers: list[Row] = []
     async for batch in answers.slices(merged(call, report.connections(call.node), replies)):
         readers += [_reader(row) for row in batch if row["protocol"] == PROTOCOL]
-    staging = [record for record in list(call.state.queues.values()) if hidden.is_staging(record.name)]
+    queues = list(call.state.queues.values())
+    staging = await answers.kept(queues, lambda record: hidden.is_staging(record.name))
     far = FarQueues(call)
     await far.fetch(staging)
     found = {
