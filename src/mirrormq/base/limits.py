@@ -704,6 +704,8 @@ http_stream_share = 30
 """Building snapshots takes at most one part in so many of the loop's time: whatever takes longer is built
 less often.
 """
+http_stream_slowest_ms = 15_000
+"""However costly, it is built as often."""
 http_stream_idle_s = 15
 """A stream on which nothing changes says so as often, and looks whether its session has ended."""
 http_stream_stalled_s = 20

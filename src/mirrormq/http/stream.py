@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import unquote
@@ -60,6 +61,8 @@ class Feed:
         """When it may be built again if something has changed."""
         self.sign: Any = None
         """What was looked at when it was built last."""
+        self.task: asyncio.Task[None] | None = None
+        """Builds it now. A node that does not answer holds up only what is asked of it."""
         parts = [unquote(part) for part in path.raw_path.split("/")]
         self.queue = (parts[4], parts[5]) if parts[2:4] == ["mirrormq", "queues"] and len(parts) > 5 else None
         self.is_history = parts[2:4] in (["mirrormq", "timeline"], ["mirrormq", "events"])
@@ -70,8 +73,10 @@ class Feed:
         return self.queue is not None or self.is_history
 
     def built(self, at: float, cost: float) -> None:
-        """It was built at the cost of so much time of the loop."""
-        self.soon = at + cost * limits.http_stream_share
+        """It was built at the cost of so many seconds of CPU."""
+        # Of one queue there is little to build; if it took long, others had the processor.
+        longest = limits.http_stream_ms if self.queue is not None else limits.http_stream_slowest_ms
+        self.soon = at + min(cost * limits.http_stream_share, longest / 1000)
         is_busy = self.queue is not None and SYNCING in self.body
         pause = limits.http_stream_busy_ms if is_busy else limits.http_stream_ms
         self.due = max(self.soon, at + pause / 1000)
@@ -171,6 +176,8 @@ class Hub:
             feed.viewers.discard(viewer)
             if not feed.viewers:
                 del self._feeds[key]
+                if feed.task is not None:
+                    feed.task.cancel()
             else:
                 feed.who = next(iter(feed.viewers)).who
         if not self._viewers and self._task is not None:
@@ -207,24 +214,30 @@ class Hub:
         while True:
             now = loop.time()
             signs = {feed: self._sign(feed) for feed in self._feeds.values() if feed.is_quick}
-            for feed in list(self._feeds.values()):
+            for feed in self._feeds.values():
                 is_changed = feed in signs and signs[feed] != feed.sign and feed.soon <= now
-                if feed.due <= now or is_changed:
+                if feed.task is None and (feed.due <= now or is_changed):
                     feed.sign = signs.get(feed)
-                    began = loop.time()
-                    await self._renew(feed)
-                    ended = loop.time()
-                    feed.built(ended, (ended - began) * len(self._feeds))
+                    feed.task = loop.create_task(self._renewed(feed))
             await self._rest(loop)
+
+    async def _renewed(self, feed: Feed) -> None:
+        began = time.thread_time()
+        try:
+            await self._renew(feed)
+        finally:
+            feed.task = None
+            now = asyncio.get_running_loop().time()
+            feed.built(now, (time.thread_time() - began) * len(self._feeds))
+            self._wake.set()
 
     async def _rest(self, loop: asyncio.AbstractEventLoop) -> None:
         """Until the next feed is due, somebody comes, or it is time to look for changes."""
         self._wake.clear()
-        pause = min((feed.due for feed in self._feeds.values()), default=loop.time() + 1) - loop.time()
+        idle = [feed for feed in self._feeds.values() if feed.task is None]
+        pause = min((feed.due for feed in idle), default=loop.time() + 1) - loop.time()
         if any(feed.is_quick for feed in self._feeds.values()):
             pause = min(pause, limits.http_stream_quick_ms / 1000)
-        if any(not feed.due for feed in self._feeds.values()):
-            return  # somebody came while feeds were built
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), max(0.01, pause))
 

@@ -29,6 +29,7 @@ export function follow(topics, onData, onError, onState) {
       if (!answer.ok) await read(answer);
       onState("live");
       await events(answer.body, (kind, value) => {
+        if (control.signal.aborted) return; // what was read before it was left is of no use any more
         failures = 0;
         const place = Number(kind.slice(1));
         if (kind.startsWith("t")) onData(place, value);
