@@ -214,7 +214,14 @@ def feature_flags(level: int) -> list[Row]:
     """RabbitMQ's feature flags, sorted."""
     assert level >= 1, level
     return [
-        {"name": name, "state": "enabled", "stability": "stable", "desc": FLAGS[name]}
+        {
+            "name": name,
+            "state": "enabled",
+            "stability": "stable",
+            "desc": FLAGS[name],
+            "doc_url": "",
+            "provided_by": "rabbit",
+        }
         for name in sorted(FLAGS)
     ]
 

@@ -162,7 +162,7 @@ def _user_limits(call: Call, given: Row) -> Iterator[Row]:
 
 async def _queues(call: Call, given: Row) -> Iterable[Row]:
     chosen = list if given.get("system") else system.ordinary
-    records = chosen(call.state.queues_in(_vhost(call, given)))
+    records = await answers.collected(chosen(call.state.queues_in(_vhost(call, given))))
     if given.get("local"):
         records = [record for record in records if record.node in ("", call.node.node_name)]
     far = FarQueues(call)

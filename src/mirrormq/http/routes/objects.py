@@ -111,6 +111,8 @@ async def act_on_queue(call: Call) -> web.Response:
     call.need_administrator()
     record = _queue(call)
     (action,) = await call.need_keys("action")
+    if action in ("sync", "cancel_sync") and record.identity not in call.state.views:
+        return answers.no_content()  # as RabbitMQ: a queue without mirrors lacks nothing
     if action == "sync":
         await call.ask(requests.SyncQueue(actor=call.who.name, vhost=record.vhost, name=record.name))
     elif action == "cancel_sync":
