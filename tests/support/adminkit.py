@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 
 from mirrormq import http
-from mirrormq.http.ports import Backups, Stopped
+from mirrormq.base.types import Peer
+from mirrormq.http.ports import Backups, Stopped, WebSettings
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
 from mirrormq.node.node import Node
@@ -25,7 +26,7 @@ FACTS: Mapping[str, Any] = {
     "config_files": [],
     "log_files": ["<stderr>"],
     "listeners": [{"protocol": "amqp", "interface": "[::]", "port": 5672}],
-    "settings": {"heartbeat": 60, "default_pass": "[hidden]"},
+    "settings": lambda: {"heartbeat": 60, "default_pass": "[hidden]"},
     "fd_used": 10,
     "fd_limit": 1024,
 }
@@ -113,6 +114,37 @@ class KitDriver:
         self.node.admin(self.kit.now, request, done)
         self.kit.run()
 
+    @property
+    def entrance(self) -> KitDriver:
+        return self
+
+    def open(self, client: Any, peer: Peer) -> int:
+        """Take in a client of the API's own."""
+        self.kit._conn += 1
+        conn = self.kit._conn
+        self.kit.clients[conn] = Inside(client)  # type: ignore[assignment]
+        self.node.client_open(self.kit.now, conn, peer)
+        self.kit.run()
+        return conn
+
+    def bytes(self, conn: int, data: memoryview) -> None:
+        self.node.client_bytes(self.kit.now, conn, data)
+        self.kit.run()
+
+    def lost(self, conn: int) -> None:
+        self.node.client_closed(self.kit.now, conn)
+        self.kit.run()
+
+
+class Inside:
+    """Hands what the node writes to a client of the API's own."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def received(self, data: bytes) -> None:
+        self._client.write(data)
+
 
 class KitProcess:
     """A process whose application is the kit's node, and runs until a test says otherwise."""
@@ -125,8 +157,9 @@ class KitProcess:
         self.state = "running"
         self.commands: list[tuple[str, dict[str, Any]]] = []
 
-    def note(self, level: str, text: str) -> None:
-        self.kit.node.note(level, text)
+    def note(self, level: str, text: str, **fields: object) -> None:
+        self.kit.node.note(level, text, **fields)
+        self.kit.run()
 
     @property
     def driver(self) -> KitDriver:
@@ -185,10 +218,13 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def serving(kit: AdminKit, process: KitProcess | None = None) -> AsyncIterator[Api]:
+async def serving(
+    kit: AdminKit, process: KitProcess | None = None, web: WebSettings | None = None
+) -> AsyncIterator[Api]:
     """The admin API of a kit's node on a free port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    api = await http.start(process or KitProcess(kit), listening, key=KEY, facts=lambda: FACTS)
+    used = process or KitProcess(kit)
+    api = await http.start(used, listening, key=KEY, facts=lambda: FACTS, settings=web)
     async with aiohttp.ClientSession() as session:
         yield Api(session, api.url)
     await api.stop()

@@ -140,6 +140,30 @@ http_page_size = 100
 """Rows of a page, if the request does not say."""
 http_page_size_max = 500
 """Most rows of a page."""
+audit_text_max = 400
+"""Characters of a name or a reason in the audit log."""
+auth_sources_max = 1_000
+"""Sources of log-ins (protocol, address, user) that are counted one by one."""
+http_session_ms = 15_000
+"""How long publishing or getting a message over HTTP waits for the node before it is given up."""
+http_got_messages_max = 10_000
+"""Messages got by one request."""
+http_got_bytes_max = 64 * 1024 * 1024
+"""Bytes of bodies after which such a request takes no further message."""
+digits_max = 18
+"""Digits of a number in a request: anything longer is no number somebody means."""
+browse_messages_max = 500
+"""Newest messages of a queue that are looked at in one go."""
+browse_slice_bytes = 64 * 1024
+"""Bytes of a log read at once for such a look: some hundred messages, less than a millisecond."""
+events_per_look = 200
+"""Events read in one look, for a question about what happened."""
+browse_body_bytes_max = 512 * 1024
+"""Bytes shown of the body of one of them."""
+browse_bytes_max = 8 * 1024 * 1024
+"""Bytes of bodies and properties in one such look."""
+events_looked_max = 10_000
+"""Events read for one question about what happened; older ones are asked for from where it stopped."""
 
 # --- queue log ---
 journal_file_bytes = 32 * 1024 * 1024
@@ -631,6 +655,7 @@ bulk_relay_bytes = 1024 * 1024
 bulk_relay_row_bytes = 256 * 1024
 """Bytes of them in one row of the answer."""
 assert bulk_relay_row_bytes < inquiry_row_bytes_max
+assert 2 * browse_body_bytes_max <= inquiry_row_bytes_max, "it fits in a row with its headers"
 bulk_digest_rows_max = 1_000_000
 """Rows of one call for digests: 32 MB."""
 bulk_rows_per_pass = 100
@@ -643,9 +668,45 @@ bulk_ping_us = 10_000_000
 """A client that has said nothing for this long is asked whether it is there."""
 bulk_idle_us = 1_800_000_000
 """A client that has said and taken nothing for this long is sent away."""
+cursor_queues_per_step = 500
+"""Queues looked at for cursors in one pass."""
 bulk_query_bytes_max = 1024
 """Length of the text by which a query tells people what it is."""
 
 # --- spark ---
 spark_removals_max = 16 * 1024 * 1024
 """Runs of removed messages that a task of Spark holds, 24 bytes each, to tell the states of its messages."""
+
+# --- web UI ---
+http_sessions_max = 1_000
+"""Log-ins of the web UI at a node; the one that was not used for longest goes first."""
+http_sessions_of_user_max = 50
+"""Of them, of one user."""
+http_session_idle_s = 3_600
+"""A log-in that is not used for so long has ended."""
+http_session_s = 12 * 3_600
+"""A log-in ends after so long, used or not."""
+http_viewers_max = 100
+"""Open streams of live data; one more gets 503."""
+http_stream_topics_max = 6
+"""Resources one stream may follow."""
+http_stream_topic_chars_max = 2_000
+"""Longest path of such a resource, with its query."""
+http_stream_bytes_max = 1024 * 1024
+"""Longest answer that is sent over a stream; a viewer holds at most one of each resource."""
+http_stream_ms = 2_000
+"""How often what a viewer sees is built anew; one snapshot serves all who see the same."""
+http_stream_busy_ms = 300
+"""How often the progress of a synchronisation is told."""
+http_stream_quick_ms = 100
+"""How soon a change of a view is seen."""
+http_stream_share = 30
+"""Building snapshots takes at most one part in so many of the loop's time: whatever takes longer is built
+less often.
+"""
+http_stream_slowest_ms = 15_000
+"""However costly, it is built as often."""
+http_stream_idle_s = 15
+"""A stream on which nothing changes says so as often, and looks whether its session has ended."""
+http_stream_stalled_s = 20
+"""A viewer that takes nothing for so long is given up."""

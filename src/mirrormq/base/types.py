@@ -41,3 +41,5 @@ class Peer(NamedTuple):
     tls: bool = False
     cert_name: str | None = None
     """The name in the verified client certificate that EXTERNAL logs in as."""
+    is_inside: bool = False
+    """A connection of the node's own admin API, which has found out who `cert_name` is."""

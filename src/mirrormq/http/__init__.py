@@ -1,5 +1,4 @@
-"""The HTTP admin API in the node's own loop: RabbitMQ 3.10's paths, JSON and status codes for what exists
-here.
+"""The HTTP admin API in the node's own loop: RabbitMQ 3.10's paths, JSON and status codes, and our own.
 
 `start` is cheap to import; what it imports (aiohttp) is not, so a node binds its AMQP listeners before it
 calls it. Reading goes through `node.report`, changing through the node's admin input; lists are built in
@@ -13,17 +12,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import socket
 
-    from mirrormq.http.ports import Facts, Process
-    from mirrormq.http.server import Api
+    from mirrormq.http.ports import Facts, Process, WebSettings
+    from mirrormq.http.server import Api, Secured
 
 
-async def start(process: Process, listening: socket.socket, *, key: str, facts: Facts) -> Api:
+async def start(
+    process: Process,
+    listening: socket.socket,
+    *,
+    key: str,
+    facts: Facts,
+    secured: Secured | None = None,
+    settings: WebSettings | None = None,
+) -> Api:
     """Serve the API of a process and its node on a bound socket.
 
     `key` opens it as an administrator from the node's own machine; `facts` tells what the process knows.
+    `secured` is another bound socket, with its TLS context.
     """
+    from mirrormq.http.ports import WebSettings
     from mirrormq.http.server import Api
 
-    api = Api(process, key, facts)
-    await api.serve(listening)
+    api = Api(process, key, facts, settings or WebSettings())
+    await api.serve(listening, secured)
     return api

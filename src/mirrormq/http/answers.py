@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
@@ -25,6 +26,9 @@ _CHECK_EVERY = 8
 
 APP_STOPPED = "app_stopped"
 """The kind of refusal that `mirrormqctl` knows a stopped application by."""
+
+WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
+"""True where answers are wanted in one piece, since they are not sent to the one who asked."""
 
 NOT_FOUND = ("Object Not Found", "Not Found")
 
@@ -71,6 +75,8 @@ def of_problem(problem: Problem) -> Fault:
         return not_found()
     if kind == APP_STOPPED:
         return unavailable(text)
+    if kind in ("unavailable", "no_master"):
+        return Fault(503, kind, text)
     if kind == "internal_error":
         return Fault(500, kind, text)
     return bad_request(text)
@@ -78,7 +84,7 @@ def of_problem(problem: Problem) -> Fault:
 
 def response(value: Any, status: int = 200) -> web.Response:
     """A JSON response."""
-    return _json(encoded(value), status)
+    return json_response(encoded(value), status)
 
 
 def error_response(fault: Fault) -> web.Response:
@@ -116,9 +122,9 @@ async def pieces_response(
     held: list[bytes] = []
     async for batch in batches:
         held.append(b"".join(batch))
-        if sum(map(len, held)) > limits.http_held_bytes_max:
+        if sum(map(len, held)) > limits.http_held_bytes_max and not WHOLE.get():
             return await _streamed(request, held, batches, headers)
-    found = _json(b"".join(held), 200)
+    found = json_response(b"".join(held), 200)
     found.headers.update(headers or {})
     return found
 
@@ -152,6 +158,16 @@ async def collected(items: Iterable[Item]) -> list[Item]:
     found: list[Item] = []
     async for batch in slices(items):
         found += batch
+    return found
+
+
+async def kept(items: Iterable[Item], is_wanted: Callable[[Item], object]) -> list[Item]:
+    """Those that are wanted. A filter between the items and `collected` would not do: one that lets little
+    through runs for long before it gives anything.
+    """
+    found: list[Item] = []
+    async for batch in slices((bool(is_wanted(item)), item) for item in items):
+        found += [item for is_one, item in batch if is_one]
     return found
 
 
@@ -229,7 +245,8 @@ def _plain(value: Any) -> Any:
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
 
 
-def _json(body: bytes, status: int) -> web.Response:
+def json_response(body: bytes, status: int = 200) -> web.Response:
+    """JSON that is encoded already."""
     return web.Response(
         body=body, status=status, content_type="application/json", headers={"cache-control": "no-cache"}
     )

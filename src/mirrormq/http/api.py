@@ -13,6 +13,7 @@ from mirrormq.base import limits
 from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row, bad_request, not_authorised, not_found
 from mirrormq.http.auth import Identity, ask
+from mirrormq.http.describe import UNKNOWN, Described, check_fields
 from mirrormq.http.ports import Driver, Node, Process
 from mirrormq.meta.state import MetaState
 from mirrormq.node.requests import Request
@@ -29,10 +30,13 @@ Record = TypeVar("Record")
 class Call:
     """One authenticated request."""
 
-    def __init__(self, request: web.Request, process: Process, who: Identity) -> None:
+    def __init__(
+        self, request: web.Request, process: Process, who: Identity, facts: Described = UNKNOWN
+    ) -> None:
         self.request = request
         self.process = process
         self.who = who
+        self._facts = facts
         self._body: Row | None = None
         self.missing: dict[str, str] = {}
         """Nodes whose rows the answer lacks, and why."""
@@ -72,6 +76,22 @@ class Call:
     def flag(self, name: str) -> bool:
         """A query parameter that is `true` or not."""
         return self.request.query.get(name) == "true"
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A query parameter that is a number from 1 to `most`, or 400."""
+        text = self.request.query.get(name, str(default))
+        if not _is_number(text) or not 1 <= int(text) <= most:
+            raise bad_request(f"{name} must be a whole number from 1 to {most}")
+        return int(text)
+
+    def optional_number(self, name: str) -> int | None:
+        """A query parameter that is a number if it is there."""
+        text = self.request.query.get(name)
+        if text is None:
+            return None
+        if not _is_number(text):
+            raise bad_request(f"{name} must be a whole number")
+        return int(text)
 
     # --- who may ---
 
@@ -117,7 +137,14 @@ class Call:
             found = answers.decoded(data, "not_json") if data.strip() else {}
             if not isinstance(found, dict):
                 raise bad_request("not_json")
+            if self._facts.body is not None:
+                check_fields(self._facts.body, found)
             self._body = found
+        return self._body
+
+    @property
+    def known_body(self) -> Row | None:
+        """The same, if it was read."""
         return self._body
 
     async def need_keys(self, *names: str) -> list[Any]:
@@ -148,6 +175,8 @@ class Call:
     async def arguments(self) -> Row:
         """The declare arguments."""
         found = (await self.body()).get("arguments", {})
+        if found == []:  # an empty table, as Erlang and some clients write it
+            return {}
         if not isinstance(found, dict):
             raise bad_request("arguments must be an object")
         return found
@@ -169,18 +198,19 @@ class Call:
         name: Callable[[Record], str],
         order: Callable[[Record], Any] | None = None,
         prepare: Callable[[list[Record]], Awaitable[None]] | None = None,
+        value_of: Callable[[str], Callable[[Record], Any] | None] | None = None,
     ) -> web.StreamResponse:
         """A list with RabbitMQ's query parameters: name, sort, columns, page.
 
-        Only the rows that are shown are built, unless their order depends on a value within them. `prepare`
-        is told of which before `row` is called for them.
+        Only the rows that are shown are built, unless their order depends on a value within them that
+        `value_of` does not find without. `prepare` is told of which before `row` is called for them.
         """
         query = self.request.query
         pick = self._columns()
         found = await answers.collected(records)
         total = len(found)
         if "page" in query and query.get("name"):
-            found = self._filtered(found, name)
+            found = await answers.kept(found, self._matcher(name))
         column = query.get("sort")
         is_reversed = query.get("sort_reverse") == "true"
         if column:
@@ -188,7 +218,11 @@ class Call:
                 await prepare(found)
             # Only the value to sort by is kept of each row: rows are large, and 10,000 of them die slowly.
             value = _sort_key(column)
-            keyed = ((value(row(record)), record) for record in found)
+            quick = value_of(column) if value_of is not None else None
+            if quick is not None:
+                keyed = ((value({column: quick(record)}), record) for record in found)
+            else:
+                keyed = ((value(row(record)), record) for record in found)
             pairs = await answers.sorted_slices(keyed, lambda pair: pair[0], reverse=is_reversed)
             found = [record for _, record in pairs]
         elif order is not None:
@@ -200,21 +234,25 @@ class Call:
             await prepare(found)
         if page is None:
             return await self.rows(map(row, found), pick)
-        page["items"] = [pick(row(record)) for record in found]
+        page["items"] = await answers.collected(pick(row(record)) for record in found)
         return answers.response(dict(sorted(page.items())))
 
     async def rows(self, rows: Iterable[Row], shape: Callable[[Row], Any] = dict) -> web.StreamResponse:
         """A plain list."""
         return await answers.rows_response(self.request, rows, shape, self.headers)
 
-    def _filtered(self, found: list[Record], name: Callable[[Record], str]) -> list[Record]:
+    def _matcher(self, name: Callable[[Record], str]) -> Callable[[Record], object]:
+        """Does a record's name have the text in it, or match the expression?"""
         wanted = self.request.query["name"]
         if self.request.query.get("use_regex") == "true":
             from mirrormq.meta.patterns import try_pattern
 
             pattern = try_pattern(wanted)
-            return [item for item in found if pattern is not None and pattern.search(name(item).encode())]
-        return [item for item in found if wanted.lower() in name(item).lower()]
+            if pattern is None:
+                return lambda _: False
+            return lambda item: pattern.search(name(item).encode("utf-8", "surrogateescape"))
+        lowered = wanted.lower()
+        return lambda item: lowered in name(item).lower()
 
     def _page(self, shown: list[Record], total: int) -> Row:
         """The page that is asked for, with records for items."""
@@ -240,7 +278,7 @@ class Call:
 
     def _number(self, name: str, default: int, most: int) -> int:
         text = self.request.query.get(name, str(default))
-        if not text.isdigit() or not 1 <= int(text) <= most:
+        if not _is_number(text) or not 1 <= int(text) <= most:
             raise bad_request("Pagination parameters are invalid")
         return int(text)
 
@@ -260,6 +298,11 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+def _is_number(text: str) -> bool:
+    """Decimal digits, and few enough of them: anything longer is no number somebody means."""
+    return text.isascii() and text.isdigit() and len(text) <= limits.digits_max
 
 
 def _copy(source: Row, target: Row, path: list[str]) -> None:

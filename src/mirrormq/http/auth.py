@@ -1,15 +1,16 @@
 """Who asks, and what that person may see: RabbitMQ's user tags, or the node's key from the machine itself.
 
+Users prove themselves by their password, or by the token of a session they opened with it (`sessions.py`).
+
 Guarantees: the key is accepted only from the node's own machine and compared in constant time; a wrong
 password says nothing but "Login failed"; log-ins go through the node's own check with its limits on
-failures.
+failures, beyond which the answer is 429 and when to try again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 from dataclasses import dataclass
 
@@ -18,12 +19,15 @@ from aiohttp import web
 from mirrormq.base.types import Peer
 from mirrormq.http.answers import Fault, not_authorised, unavailable
 from mirrormq.http.ports import RUNNING, Driver, Process
+from mirrormq.http.sessions import Sessions
 from mirrormq.meta.authenticator import is_loopback
 from mirrormq.node.requests import AuthenticateUser, Request
 from mirrormq.node.steps import Answer
 
 KEY_SCHEME = "mirrormq-key"
 REALM = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
+BEARER = {"WWW-Authenticate": "Bearer"}
+"""Asks for a new log-in of the web UI, in which a browser must not interfere with a dialogue of its own."""
 MANAGEMENT_TAGS = frozenset({"management", "policymaker", "monitoring", "administrator"})
 
 
@@ -51,14 +55,17 @@ class Identity:
 
 
 KEY_HOLDER = Identity(None, ("administrator",))
+NOBODY = Identity(None, ())
+"""Who asks for what is open to all."""
 
 
 class Gate:
     """Finds out who asks and whether that is enough."""
 
-    def __init__(self, process: Process, key: str) -> None:
+    def __init__(self, process: Process, key: str, sessions: Sessions | None = None) -> None:
         self._process = process
         self._key = key.encode()
+        self._sessions = Sessions() if sessions is None else sessions
 
     async def identify(self, request: web.Request) -> Identity:
         """Log the request in, or refuse it with 401."""
@@ -67,6 +74,8 @@ class Gate:
             return self._by_key(request, rest.strip())
         if scheme.lower() == "basic":
             return await self._by_password(request, rest.strip())
+        if scheme.lower() == "bearer":
+            return self.by_token(rest.strip())
         raise Fault(401, "not_authorized", "Log in with a user name and password", REALM)
 
     def _by_key(self, request: web.Request, given: str) -> Identity:
@@ -76,10 +85,25 @@ class Gate:
             return KEY_HOLDER
         raise Fault(401, "not_authorized", "Login failed", REALM)
 
+    def by_token(self, token: str) -> Identity:
+        """Whose session it is; 401 if it has ended, or if the user may not use the API any more."""
+        state = self._process.driver.node.state
+        name = self._sessions.user_of(state, token)
+        if name is None:
+            raise Fault(401, "not_authorized", "The session has ended; log in again", BEARER)
+        return self.of_user(name)
+
+    def of_user(self, name: str) -> Identity:
+        """A user who has proved to be that, with the tags of now."""
+        record = self._process.driver.node.state.users.get(name)
+        if record is None or not MANAGEMENT_TAGS.intersection(record.tags):
+            raise not_authorised("Not management user")
+        return Identity(name, record.tags)
+
     async def _by_password(self, request: web.Request, token: str) -> Identity:
         try:
             name, colon, password = base64.b64decode(token, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             name = colon = password = ""
         if not colon:
             raise Fault(401, "not_authorized", "Login failed", REALM)
@@ -88,12 +112,30 @@ class Gate:
             raise unavailable(f"this node's application is {self._process.state}; run start_app")
         wanted = AuthenticateUser(name=name, password=password, peer=peer_of(request))
         answer = await ask(self._process.driver, wanted)
-        record = self._process.driver.node.state.users.get(name)
-        if answer.problem is not None or record is None:
+        if answer.problem is not None:
+            self._refuse_if_too_many(name, wanted.peer)
+        if answer.problem is not None or name not in self._process.driver.node.state.users:
             raise Fault(401, "not_authorized", "Login failed", REALM)
-        if not MANAGEMENT_TAGS.intersection(record.tags):
-            raise not_authorised("Not management user")
-        return Identity(name, record.tags)
+        return self.of_user(name)
+
+    def _refuse_if_too_many(self, name: str, peer: Peer | None) -> None:
+        """Say when to try again, once so many log-ins have failed that the password is not even looked at."""
+        node = self._process.driver.node
+        delay = 0 if peer is None else node.authenticator.delay(name, peer.host, node.now)
+        if delay:
+            raise _too_many(-(-delay // 1_000_000))
+
+
+def _too_many(seconds: int) -> Fault:
+    """429: neither this user nor this address may try again yet."""
+    reason = f"too many log-ins have failed; try again in {seconds} s"
+    return Fault(429, "too_many_requests", reason, {"Retry-After": str(seconds)})
+
+
+def bearer_of(request: web.Request) -> str:
+    """The token of a session that a request was sent with; empty if there is none."""
+    scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
+    return rest.strip() if scheme.lower() == "bearer" else ""
 
 
 async def ask(driver: Driver, request: Request) -> Answer:

@@ -9,13 +9,15 @@ A list is shown even if a node does not answer; the answer then names the node i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 import msgspec
 
 from mirrormq.base import limits
+from mirrormq.broker.mirrorqueue import stored
+from mirrormq.broker.queueport import QueuePort
 from mirrormq.http import answers
 from mirrormq.http.answers import Row
 from mirrormq.http.api import Call
@@ -122,3 +124,34 @@ class FarQueues:
         elif record.node in self._missing:
             row["state"] = "down"
         return row
+
+    def value_of(self, column: str) -> Callable[[Queue], Any] | None:
+        """How to find the value of a column without making the row; None if it takes the row.
+
+        Sorting 10,000 queues by how many messages they have must not make 10,000 rows.
+        """
+        if column in _DEFINED:
+            return lambda record: getattr(record, column)
+        count = _COUNTED.get(column)
+        return None if count is None else lambda record: self._counted(record, column, count)
+
+    def _counted(self, record: Queue, column: str, count: Callable[[QueuePort], int]) -> int | None:
+        counters = self._rows.get(record.id)
+        if counters is not None:
+            found: int | None = row_of(counters).get(column)
+            return found
+        home = self._call.node.vhosts.get(record.vhost)
+        live = None if home is None else home.queues.get(record.name)
+        if live is None or not live.is_local or live.record.id != record.id:
+            return None
+        return count(live)
+
+
+_DEFINED = frozenset(("name", "vhost", "durable", "auto_delete", "exclusive"))
+_COUNTED: dict[str, Callable[[QueuePort], int]] = {
+    "messages": lambda live: stored(live) + live.core.unacked,
+    "messages_ready": stored,
+    "messages_unacknowledged": lambda live: live.core.unacked,
+    "message_bytes": lambda live: live.core.ready_bytes + live.core.unacked_bytes,
+    "consumers": lambda live: len(live.consumers.members),
+}

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mirrormq.base.types import Peer
+from mirrormq.meta.authenticator import Authenticator
 from mirrormq.node.admin import AdminHost
+from mirrormq.node.logins import Logins
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 from mirrormq.node.switch import Switch
+
+
+@dataclass(frozen=True)
+class WebSettings:
+    """What browsers are told; empty means nothing."""
+
+    origins: tuple[str, ...] = ()
+    """Origins that may read answers, or `*`."""
+    max_age: int = 1800
+    """Seconds for which a browser may remember what it may do."""
+    content_policy: str = ""
+    transport_policy: str = ""
 
 
 class Node(AdminHost, Protocol):
@@ -22,10 +38,57 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
+    logins: Logins
+    authenticator: Authenticator
+
+
+class Client(Protocol):
+    """The other end of a connection within the process."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Bytes of the node."""
+        ...
+
+    def pause_reading(self) -> None:
+        """The node wants no more bytes for now."""
+        ...
+
+    def resume_reading(self) -> None:
+        """It does again."""
+        ...
+
+    def hang_up(self) -> None:
+        """The node closes the connection, after what it has written."""
+        ...
+
+    def abort(self) -> None:
+        """At once."""
+        ...
+
+
+class Entrance(Protocol):
+    """Where connections come in, those within the process, too."""
+
+    def open(self, client: Client, peer: Peer) -> int:
+        """Take in a client; returns the number it is known by."""
+        ...
+
+    def bytes(self, conn: int, data: memoryview) -> None:
+        """Bytes of a client; nothing refers to `data` after this."""
+        ...
+
+    def lost(self, conn: int) -> None:
+        """A client is gone. Called once per client, whoever closed it."""
+        ...
 
 
 class Driver(Protocol):
     """Runs the node in this loop."""
+
+    @property
+    def entrance(self) -> Entrance:
+        """Where connections come in, as long as the application runs."""
+        ...
 
     @property
     def node(self) -> Node:
@@ -66,7 +129,7 @@ class Process(Protocol):
         """What the application waits for, or why it does not run; maybe nothing."""
         ...
 
-    def note(self, level: str, text: str) -> None:
+    def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
         ...
 
@@ -102,4 +165,6 @@ class Stopped(Exception):
 
 
 Facts = Callable[[], Mapping[str, Any]]
-"""What only the process knows: pid, folders, files, listeners, settings without secrets."""
+"""What only the process knows: pid, folders, files, listeners; `settings` (no secrets) and `certificates`
+are functions, since they take a while.
+"""

@@ -28,7 +28,15 @@ def dead_of(log: DurableLog) -> RangeSet:
 class Stretch:
     """One reading. `ask` names the piece to be read next (None: finished), `feed` takes what was read."""
 
-    def __init__(self, log: DurableLog, span: tuple[int, int, int], *, readable: int, live: bool) -> None:
+    def __init__(
+        self,
+        log: DurableLog,
+        span: tuple[int, int, int],
+        *,
+        readable: int,
+        live: bool,
+        slice_bytes: int = limits.bulk_slice_bytes,
+    ) -> None:
         """`span`: start, end and upto, which counts for dense ones only. Refused if not all of it is kept and
         lies before `readable`: what the caller knows to be durable.
         """
@@ -45,7 +53,7 @@ class Stretch:
         self._live = live
         self._life = log.life
         self._gather = self._gatherer(start, end, upto)
-        self._walk = Walk(log, start, slice_bytes=limits.bulk_slice_bytes)
+        self._walk = Walk(log, start, slice_bytes=slice_bytes)
         self._is_over = False
 
     def tolerate(self) -> None:

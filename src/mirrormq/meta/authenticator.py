@@ -12,6 +12,7 @@ log-ins that arrive meanwhile (a fleet of clients after a restart) share one has
 import hashlib
 import hmac
 import ipaddress
+import math
 from collections import deque
 from collections.abc import Callable, Collection
 from itertools import count
@@ -128,6 +129,10 @@ class Authenticator:
             return Verdict(user, None)
         return self._check(user, password, peer.host, now, key=key)
 
+    def delay(self, user: str, address: str, now: Now) -> int:
+        """How long log-ins of a user from an address are refused unless the password is known (µs)."""
+        return max(self._user_failures.delay(user, now), self._address_failures.delay(address, now))
+
     def next_work(self) -> Work | None:
         """The next job, unless one is under way: hashes take memory by intent, so they take turns."""
         if self._running is not None or not self._queue:
@@ -208,6 +213,11 @@ class _Failures:
 
     def is_over(self, name: str, now: Now) -> bool:
         return self._spent_now(name, now) + self._held.get(name, 0) > self._allowed - 1
+
+    def delay(self, name: str, now: Now) -> int:
+        """How long it takes until one more is allowed (µs); 0 if one is."""
+        over = self._spent_now(name, now) + self._held.get(name, 0) - (self._allowed - 1)
+        return max(0, math.ceil(over * limits.login_failures_window_us / self._allowed))
 
     def hold(self, name: str) -> None:
         self._held[name] = self._held.get(name, 0) + 1

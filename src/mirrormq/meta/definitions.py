@@ -77,8 +77,8 @@ def _objects(tables: Tables, vhost: str | None) -> Iterator[tuple[str, Iterator[
         yield "global_parameters", ({"name": record.name, "value": record.value} for record in shared)
     policies = [record for name in names for record in tables.policies_in(name)]
     yield "policies", (_policy_row(record) for record in policies if not record.operator)
-    queues = [record for name in names for record in system.ordinary(tables.queues_in(name))]
-    yield "queues", (_queue_row(record, strip) for record in queues if _is_public(record))
+    queues = [record for name in names for record in tables.queues_in(name)]
+    yield "queues", (_queue_row(record, strip) for record in system.ordinary(queues) if _is_public(record))
     exchanges = [record for name in names for record in tables.exchanges_in(name)]
     yield "exchanges", (_exchange_row(record, strip) for record in exchanges if _is_ours(record.name))
     bindings = [record for name in names for record in tables.bindings_in(name)]

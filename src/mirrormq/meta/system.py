@@ -8,7 +8,7 @@ Guarantees
 - Each is mirrored on every node and drops its oldest messages at a bound, so it never fills a disk.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mirrormq.base import limits
@@ -42,13 +42,13 @@ def names_in(vhost: str) -> frozenset[str]:
     return NAMES if vhost == VHOST else _NONE
 
 
-def ordinary(found: Iterable[Queue]) -> list[Queue]:
-    """Of these queues those of users."""
-    return [
+def ordinary(found: Iterable[Queue]) -> Iterator[Queue]:
+    """Of these queues those of users, found as they are taken: there may be very many."""
+    return (
         record
-        for record in found
+        for record in list(found)
         if not is_system(record.vhost, record.name) and not hidden.is_staging(record.name)
-    ]
+    )
 
 
 def count_in(tables: Tables, vhost: str) -> int:

@@ -3,8 +3,8 @@ log, answers.
 
 An answer comes when the change is flushed, so it may come later than the call. Checks and texts are
 RabbitMQ's, since scripts match on them. Requests are grouped by what they are about: `admin_access`,
-`admin_policies`, `admin_objects`, `admin_mirrors`, `admin_cursors`, `admin_live`, `admin_cluster`; vhosts and
-the node itself are here.
+`admin_policies`, `admin_objects`, `admin_mirrors`, `admin_cursors`, `admin_live`, `admin_cluster`,
+`admin_views`; vhosts and the node itself are here.
 """
 
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from mirrormq.node import (
     admin_mirrors,
     admin_objects,
     admin_policies,
+    admin_views,
     requests,
 )
 from mirrormq.node.effects import Effects
@@ -136,6 +137,7 @@ OPERATIONS: dict[type[requests.Request], Operation] = {
     **admin_mirrors.OPERATIONS,
     **admin_cursors.OPERATIONS,
     **admin_cluster.OPERATIONS,
+    **admin_views.OPERATIONS,
 }
 
 __all__ = ["OPERATIONS", "Admin", "AdminHost", "Answer"]

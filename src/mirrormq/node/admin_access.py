@@ -1,7 +1,6 @@
 """Requests about who may do what: users, passwords, tags, permissions, limits."""
 
 import base64
-import binascii
 from typing import Any, Protocol
 
 import msgspec
@@ -120,7 +119,7 @@ def _given_hash(request: requests.AddUser) -> tuple[str, str]:
         raise Refusal("bad_request", f"hashing algorithm {algorithm} is not known")
     try:
         raw = base64.b64decode(given, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise Refusal("bad_request", f"not_base64: {given}") from None
     if algorithm != passwords.ARGON2ID:
         return given, algorithm

@@ -3,8 +3,10 @@
 Any node can be asked; masters answer for their queues. A node that does not answer is named with the rows.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from mirrormq.base import limits
 from mirrormq.broker.queueport import Later
 from mirrormq.meta.records import Queue
 from mirrormq.node import bulkaway, bulkcursors, requests
@@ -23,11 +25,7 @@ def list_cursors(host: "Node", request: requests.ListCursors) -> Steps:
     """The cursors of a vhost, or of a queue."""
     need_vhost(host.state, request.vhost)
     ids = (_queue(host, request.vhost, request.name).id,) if request.name else ()
-    rows: list[Row] = []
-    for queue in [host.switch.masters.get(number) for number in ids] if ids else host.switch.masters.values():
-        kept = None if queue is None or queue.vhost.name != request.vhost else queue.log.kept
-        if queue is not None and kept is not None and len(kept.cursors):
-            rows += bulkcursors.listed(host, queue)
+    rows: list[Row] = yield Await(_own(host, request.vhost, ids))
     replies: Later[Replies] = Later()
     question = Ask(0, "cursors", vhost=octets(request.vhost), ids=ids)
     host.inquiries.ask(question, host.inquiries.others(), replies.answer)
@@ -35,6 +33,28 @@ def list_cursors(host: "Node", request: requests.ListCursors) -> Steps:
     rows += [row_of(raw) for some in found.rows.values() for raw in some]
     rows.sort(key=lambda row: (row["queue"], row["name"]))
     return {"rows": rows, "missing": dict(found.missing)}
+
+
+def _own(host: "Node", vhost: str, ids: tuple[int, ...]) -> "Later[list[Row]]":
+    """Cursors of the queues mastered here, looked for in slices: there may be very many queues."""
+    found: Later[list[Row]] = Later()
+    rows: list[Row] = []
+    left = iter(ids or list(host.switch.masters))
+
+    def step() -> bool:
+        some = list(islice(left, limits.cursor_queues_per_step))
+        for number in some:
+            queue = host.switch.masters.get(number)
+            kept = None if queue is None or queue.vhost.name != vhost else queue.log.kept
+            if queue is not None and kept is not None and len(kept.cursors):
+                rows.extend(bulkcursors.listed(host, queue))
+        if not some:
+            found.answer(rows)
+        return bool(some)
+
+    if step():
+        host.bulk.go_on_with(step)
+    return found
 
 
 def drop_cursor(host: "Node", request: requests.DropCursor) -> Steps:

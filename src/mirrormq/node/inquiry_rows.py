@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mirrormq.base import limits
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import system
-from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors
+from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors, report_view
 from mirrormq.node.inquiryframes import Ask, Row, text_of
 from mirrormq.node.report_cluster import ClusterSource, node_details
 
@@ -151,6 +151,26 @@ def copies(source: Answerer, ask: Ask) -> Answered:
         yield report_mirrors.own_copy(source, number)
 
 
+def view_marks(source: Answerer, ask: Ask) -> Answered:
+    """How far the members of some queues are that are mastered here."""
+    for number in ask.ids:
+        yield report_view.measured(source, number)
+
+
+def attempts(source: Any, ask: Ask) -> Answered:
+    """Log-ins of this node by protocol, or with the name `source` by where they came from.
+
+    With the name `forget` they are counted anew from now on.
+    """
+    wanted = text_of(ask.name)
+    if wanted == "forget":
+        source.logins.attempts.forget()
+    elif wanted == "source":
+        yield from source.logins.attempts.by_source()
+    else:
+        yield from source.logins.attempts.by_protocol()
+
+
 def sync_queue(source: Answerer, ask: Ask) -> Answered:
     """Copy old records of a queue mastered here to all its mirrors, or with the limit 0 do so no longer."""
     for number in ask.ids[:1]:
@@ -222,6 +242,8 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "close_connection": close_connection,
     "close_connections": close_connections,
     "copies": copies,
+    "views": view_marks,
+    "attempts": attempts,
     "sync_queue": sync_queue,
     "move_master": move_master,
     bulkaway.KIND: bulk,

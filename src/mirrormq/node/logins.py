@@ -8,7 +8,13 @@ from collections.abc import Callable
 from mirrormq.base.types import Now, Peer
 from mirrormq.meta.authenticator import Authenticator, Verdict
 from mirrormq.meta.passwords import ARGON2ID
+from mirrormq.node.attempts import AMQP, Attempts
 from mirrormq.node.effects import Effects, WorkKind
+
+__all__ = ["AMQP", "LoginDone", "Logins"]
+
+LoginDone = Callable[[str | None], None]
+"""Gets None, or why a log-in was refused."""
 
 
 class Logins:
@@ -26,19 +32,26 @@ class Logins:
         self._effects = effects
         self._next_token = next_token
         self._cost = cost
-        self._waiting: dict[int, Callable[[str | None], None]] = {}
+        self.attempts = Attempts()
+        self._waiting: dict[int, LoginDone] = {}
         """Log-ins whose password is being checked, by ticket."""
         self._works: dict[int, Callable[[object, Now], None]] = {}
 
     def check(
-        self, user: str, password: str | None, peer: Peer, now: Now, done: Callable[[str | None], None]
+        self, user: str, password: str | None, peer: Peer, now: Now, *, done: LoginDone, protocol: str
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
+
+        def counted(refusal: str | None) -> None:
+            if not peer.is_inside:
+                self.attempts.count(protocol, peer.host, user, is_in=refusal is None)
+            done(refusal)
+
         answer = self._authenticator.begin(user, password, peer, now)
         if isinstance(answer, Verdict):
-            done(answer.error)
+            counted(answer.error)
         else:
-            self._waiting[answer.ticket] = done
+            self._waiting[answer.ticket] = counted
             self._check_next()
 
     def hash(self, password: str, done: Callable[[str, str], None]) -> None:

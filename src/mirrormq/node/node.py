@@ -46,7 +46,7 @@ from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.confirms import Confirms
 from mirrormq.node.copies import GREETING, MIRRORING, Copies
 from mirrormq.node.effects import Effects
-from mirrormq.node.logins import Logins
+from mirrormq.node.logins import AMQP, LoginDone, Logins
 from mirrormq.node.memberport import ClusterOptions, Started
 from mirrormq.node.membership import NEVER, Membership
 from mirrormq.node.peerframes import FAMILY
@@ -113,7 +113,7 @@ class Node:
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
         )
-        self._logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
+        self.logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
         self._heard: dict[int, Connection] = {}
         """Connections that serve frames in this pass, read just now or kept while they were parked."""
         self._confirms = Confirms(self)
@@ -295,7 +295,7 @@ class Node:
     def work_done(self, now: Now, token: int, result: object) -> None:
         """A computation off the loop is finished."""
         self.now = now
-        self._logins.done(token, result, now)
+        self.logins.done(token, result, now)
 
     def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool = False) -> None:
         """How much memory the process uses and how much disk is left: raise or clear alarms.
@@ -478,14 +478,14 @@ class Node:
         return self.membership.index
 
     def authenticate(
-        self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
+        self, user: str, password: str | None, peer: Peer, done: LoginDone, protocol: str = AMQP
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
-        self._logins.check(user, password, peer, self.now, done)
+        self.logins.check(user, password, peer, self.now, done=done, protocol=protocol)
 
     def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""
-        self._logins.hash(password, done)
+        self.logins.hash(password, done)
 
     def after_durable(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
         """Call `done` when all that was published to these queues is durable; False: if it is, is unknown."""

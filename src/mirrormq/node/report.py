@@ -280,8 +280,9 @@ def counters(source: Source, live: "QueuePort") -> Row:
 def depths(source: Source) -> Iterator[tuple[int, int]]:
     """Ready and unacknowledged messages of every queue."""
     for home in list(source.vhosts.values()):
-        for live in [queue for queue in home.queues.values() if queue.is_local and _is_counted(queue)]:
-            yield live.core.ready, live.core.unacked
+        for live in list(home.queues.values()):
+            if live.is_local and _is_counted(live):
+                yield live.core.ready, live.core.unacked
 
 
 def _is_counted(live: "QueuePort") -> bool:
@@ -467,11 +468,15 @@ def consumer(source: Source, found: Consumer) -> Row:
 def totals(source: Source) -> Mapping[str, int]:
     """How many objects there are."""
     state = source.state
-    open_channels = [member for found in source.connections.values() for member in found.channels.values()]
     return {
         "connections": len(source.connections),
-        "channels": len(open_channels),
-        "consumers": sum(len(member.consumers) for member in open_channels),
+        "channels": sum(len(found.channels) for found in source.connections.values()),
+        "consumers": sum(
+            len(member.consumers)
+            for found in source.connections.values()
+            if found.channels
+            for member in found.channels.values()
+        ),
         "exchanges": len(state.exchanges),
         "queues": system.count(state),
         "vhosts": len(state.vhosts),

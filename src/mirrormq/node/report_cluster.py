@@ -110,9 +110,16 @@ def _seen(source: ClusterSource, name: str, role: str, listeners: Sequence[Row])
 def node_details(source: ClusterSource, facts: Mapping[str, Any]) -> Row:
     """What this node tells of itself; `facts` is what only its process knows."""
     alarms = source.alarms
+    copies = () if source.copies is None else source.copies.mirrors.copies.values()
+    masters = sum(copy.master is not None for copy in copies)
     return {
         "name": source.node_name,
         "running": True,
+        "paused": source.membership.phase == PAUSED,
+        "lease": {"held": source.membership.has_lease()},
+        "cluster_links": [{"name": name} for name in source.news.live() if name != source.node_name],
+        "masters": masters,
+        "mirrors": len(copies) - masters,
         "os_pid": str(facts.get("pid", "")),
         "uptime": (source.now.mono - source.started_at.mono) // 1000,
         "mem_used": source.memory_used,
@@ -207,7 +214,14 @@ def feature_flags(level: int) -> list[Row]:
     """RabbitMQ's feature flags, sorted."""
     assert level >= 1, level
     return [
-        {"name": name, "state": "enabled", "stability": "stable", "desc": FLAGS[name]}
+        {
+            "name": name,
+            "state": "enabled",
+            "stability": "stable",
+            "desc": FLAGS[name],
+            "doc_url": "",
+            "provided_by": "rabbit",
+        }
         for name in sorted(FLAGS)
     ]
 

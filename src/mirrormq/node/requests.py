@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from mirrormq.base import limits
 from mirrormq.base.types import Peer
 
 
@@ -360,6 +361,40 @@ class ForcePromote(Request, frozen=True, kw_only=True, tag="force_promote"):
     node: str = ""
     plan: bool = False
     accept_loss: bool = False
+
+
+# --- looking ---
+
+
+class QueueView(Request, frozen=True, kw_only=True, tag="queue_view"):
+    """Who has a copy of a queue, who sends to whom, and how far each is."""
+
+    vhost: str
+    name: str
+
+
+class BrowseQueue(Request, frozen=True, kw_only=True, tag="browse_queue"):
+    """The newest messages of a queue, of which none is taken; `before`: only those with a lower seq."""
+
+    vhost: str
+    name: str
+    count: Annotated[int, msgspec.Meta(ge=1, le=limits.browse_messages_max)] = 1
+    before: int | None = None
+    body: int = limits.browse_body_bytes_max
+
+
+class ListEvents(Request, frozen=True, kw_only=True, tag="list_events"):
+    """What happened in the cluster, the newest last.
+
+    `events`: how the names of those wanted begin; `since`: µs since 1970; `before`: the seq to go on from.
+    """
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=limits.browse_messages_max)] = 100
+    before: int | None = None
+    since: int | None = None
+    events: tuple[str, ...] = ()
+    vhost: str | None = None
+    name: str | None = None
 
 
 # --- the node ---

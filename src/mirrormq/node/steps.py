@@ -13,6 +13,7 @@ from mirrormq.base.types import Peer
 from mirrormq.broker.queueport import Later
 from mirrormq.meta.commands import Command
 from mirrormq.meta.state import Outcome
+from mirrormq.node.attempts import HTTP
 
 
 class Problem(NamedTuple):
@@ -88,7 +89,12 @@ class Waiting(Protocol):
         ...
 
     def authenticate(
-        self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
+        self,
+        user: str,
+        password: str | None,
+        peer: Peer,
+        done: Callable[[str | None], None],
+        protocol: str,
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused."""
         ...
@@ -152,7 +158,7 @@ class _Run:
         elif isinstance(wait, Await):
             wait.later.when(self.resume)
         else:
-            self.host.authenticate(wait.user, wait.password, wait.peer, self.resume)
+            self.host.authenticate(wait.user, wait.password, wait.peer, self.resume, HTTP)
 
 
 _KINDS = {403: "access_refused", 404: "not_found", 405: "bad_request", 406: "bad_request"}

@@ -288,6 +288,7 @@ def _check(settings: Settings) -> None:
         raise ConfigError("ssl_options.verify = verify_peer needs ssl_options.cacertfile.")
     if settings.tls.fail_if_no_peer_cert and settings.tls.verify != "verify_peer":
         raise ConfigError("ssl_options.fail_if_no_peer_cert needs ssl_options.verify = verify_peer.")
+    _check_admin_tls(settings)
     links = settings.links.tls
     if links != LinkTlsSettings() and not (links.certfile and links.keyfile and links.cacertfile):
         raise ConfigError(
@@ -312,6 +313,19 @@ def _check(settings: Settings) -> None:
         raise ConfigError("password_hashing.argon2.memory must be at least 8 KiB per lane.")
     if not settings.listen and not settings.listen_tls:
         raise ConfigError("No listener is left: give listeners.tcp or listeners.ssl a port.")
+
+
+def _check_admin_tls(settings: Settings) -> None:
+    tls = settings.admin_tls
+    is_on = settings.admin_tls_port is not None
+    if is_on and not (tls.certfile and tls.keyfile):
+        raise ConfigError("management.ssl.port needs management.ssl.certfile and management.ssl.keyfile.")
+    if not is_on and tls.certfile:
+        raise ConfigError("management.ssl.certfile needs management.ssl.port, as in 15671.")
+    if tls.verify == "verify_peer" and not tls.cacertfile:
+        raise ConfigError("management.ssl.verify = verify_peer needs management.ssl.cacertfile.")
+    if tls.fail_if_no_peer_cert and tls.verify != "verify_peer":
+        raise ConfigError("management.ssl.fail_if_no_peer_cert needs management.ssl.verify = verify_peer.")
 
 
 def _check_cluster(settings: Settings) -> None:

@@ -23,6 +23,7 @@ from mirrormq.node.steps import Answer, Done, Problem, Refusal
 from mirrormq.runtime import hygiene
 from mirrormq.runtime.app import App
 from mirrormq.runtime.backup import Backups
+from mirrormq.runtime.driver import Driver
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.folder import Contact, DataFolder
 from mirrormq.runtime.settings import LINK_LISTEN
@@ -51,7 +52,7 @@ class Control:
         make: Callable[[], App],
         *,
         hurry: asyncio.Future[str],
-        note: Callable[[str, str], None],
+        note: Callable[..., None],
         changed: Callable[[], None],
     ) -> None:
         """`make` gives an application that was never started; `changed` is called with every new state.
@@ -188,6 +189,11 @@ class Control:
     def node(self) -> Node:
         """The node of the running application."""
         return self._running().node
+
+    @property
+    def entrance(self) -> Driver[Node]:
+        """Where connections come into the running application."""
+        return self._running().driver
 
     @property
     def backups(self) -> Backups:

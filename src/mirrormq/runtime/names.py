@@ -334,6 +334,18 @@ NAMES: tuple[Name, ...] = (
         "port of the admin API",
         also=("management.listener.port",),
     ),
+    Name("management.ssl.ip", "admin_tls_host", v.text, "address of the admin API with TLS"),
+    Name("management.ssl.port", "admin_tls_port", v.whole(0, 65535), "port of the admin API with TLS"),
+    Name(
+        "management.cors.allow_origins",
+        "web.origins",
+        v.text,
+        "origins whose pages may use the admin API; * = all",
+        Shape.LIST,
+    ),
+    Name("management.cors.max_age", "web.max_age", v.whole(0, 86_400), "seconds a browser remembers that"),
+    Name("management.csp.policy", "web.content_policy", v.text, "Content-Security-Policy of API answers"),
+    Name("management.hsts.policy", "web.transport_policy", v.text, "Strict-Transport-Security over TLS"),
     # logs
     Name("log.default.level", "log.level", LEVEL, "least level of the lines written", also=("log.level",)),
     Name(
@@ -374,6 +386,12 @@ ERLANG = "there is no Erlang runtime here"
 SOCKET = "the event loop decides this"
 LOG = "log lines have one level and one form per destination"
 NO_PLUGIN = "this protocol is not part of MirrorMQ"
+
+NAMES += tuple(
+    name._replace(key=f"management.ssl.{option}", field=f"admin_tls.{option}", what=f"{name.what}; admin API")
+    for name in NAMES
+    if (option := name.key.removeprefix("ssl_options.")) != name.key
+)
 
 IGNORED: tuple[tuple[str, str], ...] = (
     ("num_acceptors.*", "one event loop accepts all connections"),
@@ -470,8 +488,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("ssl_options.key.*", "give the file instead: ssl_options.keyfile"),
     ("ssl_options.dh", "give the file instead: ssl_options.dhfile"),
     ("ssl_options.psk_identity", "pre-shared keys are not supported"),
-    ("management.ssl.*", "the admin API speaks plain HTTP: put it behind a TLS proxy"),
-    ("management.listener.ssl_opts.*", "the admin API speaks plain HTTP: put it behind a TLS proxy"),
+    ("management.listener.ssl_opts.*", "give the same as management.ssl.*"),
     ("definitions.https.*", "definitions are read from a local file: load_definitions = FILE"),
     ("definitions.tls.*", "definitions are read from a local file: load_definitions = FILE"),
     (

@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +34,6 @@ from mirrormq.runtime.ports import Bound, bind, bound_address
 from mirrormq.runtime.reserve import FULL
 from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.tls import make_context, reload_files
-from mirrormq.runtime.values import Address
 
 if TYPE_CHECKING:
     from mirrormq.http.server import Api
@@ -63,6 +63,7 @@ class Server:
         self.manager = hygiene.ServiceManager(os.environ)
         self.bound: list[Bound] = []
         self.bound_admin: socket.socket | None = None
+        self.secured_admin: tuple[socket.socket, ssl.SSLContext] | None = None
         self.http: Api | None = None
         self._on_ready: Callable[[Ready], None] | None = None
         self._announcement = b""
@@ -113,9 +114,12 @@ class Server:
             self.bound.append(Bound(listening, settings.sockets, context if is_tls else None))
             undo.callback(self.bound[-1].close)
         if settings.admin:
-            address = Address(settings.admin_host, settings.admin_port)
-            self.bound_admin = bind(address, SocketSettings(), self.cure)
+            self.bound_admin = bind(settings.admin_address, SocketSettings(), self.cure)
             undo.callback(self.bound_admin.close)
+        if settings.admin_tls_address is not None:
+            made = make_context(settings.admin_tls, "management.ssl")
+            self.secured_admin = (bind(settings.admin_tls_address, SocketSettings(), self.cure), made)
+            undo.callback(self.secured_admin[0].close)
 
     async def _start_http(self) -> None:
         if self.bound_admin is None:
@@ -123,7 +127,14 @@ class Server:
         # Imported only now: AMQP is bound already, and a node without admin API never pays for it.
         from mirrormq import http
 
-        self.http = await http.start(self.control, self.bound_admin, key=self.folder.key, facts=self._facts)
+        self.http = await http.start(
+            self.control,
+            self.bound_admin,
+            key=self.folder.key,
+            facts=self._facts,
+            secured=self.secured_admin,
+            settings=self.settings.web,
+        )
 
     def _make_app(self) -> App:
         app = App(self.settings, self.log, self.folder, self.bound, self.files_max)
@@ -137,6 +148,8 @@ class Server:
             listeners += [(bound.protocol, bound.address) for bound in self.bound if bound.is_open]
         if self.bound_admin is not None:
             listeners.append(("http", bound_address(self.bound_admin)))
+        if self.secured_admin is not None:
+            listeners.append(("https", bound_address(self.secured_admin[0])))
         return facts(self.settings, listeners, self.files_max)
 
     def _on_change(self) -> None:
@@ -241,6 +254,8 @@ class Server:
     def _reload_listeners(self) -> None:
         for context in {bound.context for bound in self.bound if bound.context is not None}:
             reload_files(context, self.settings.tls)
+        if self.secured_admin is not None:
+            reload_files(self.secured_admin[1], self.settings.admin_tls, "management.ssl")
 
     def _reload_links(self) -> None:
         """A stopped application has no links, and reads their files when it starts."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirrormq.base import limits
+from mirrormq.http.ports import WebSettings
 from mirrormq.log.journal import Fsync
 from mirrormq.meta.commands import HaDefaults
 from mirrormq.meta.records import Policy
@@ -114,8 +115,14 @@ class Settings:
     listen: tuple[Address, ...] = (Address("", 5672),)
     listen_tls: tuple[Address, ...] = ()
     admin: bool = True
-    admin_host: str = ""
+    admin_host: str | None = None
+    """None: every interface, or with TLS this machine only."""
     admin_port: int = 15672
+    admin_tls_host: str = ""
+    admin_tls_port: int | None = None
+    """None: no TLS."""
+    admin_tls: TlsSettings = TlsSettings()
+    web: WebSettings = field(default_factory=WebSettings)
     tls: TlsSettings = TlsSettings()
     links: LinkSettings = LinkSettings()
     sockets: SocketSettings = SocketSettings()
@@ -149,3 +156,18 @@ class Settings:
     events: bool = True
     samples: bool = True
     shutdown_timeout_ms: int = 30_000
+
+    @property
+    def admin_address(self) -> Address:
+        """Where the admin API listens without TLS: with TLS on this machine only, unless told otherwise."""
+        host = self.admin_host
+        if host is None:
+            host = "" if self.admin_tls_port is None else "127.0.0.1"
+        return Address(host, self.admin_port)
+
+    @property
+    def admin_tls_address(self) -> Address | None:
+        """Where it listens with TLS, if it does."""
+        if not self.admin or self.admin_tls_port is None:
+            return None
+        return Address(self.admin_tls_host, self.admin_tls_port)

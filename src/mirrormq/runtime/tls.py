@@ -65,7 +65,7 @@ def _as_tls_settings(settings: LinkTlsSettings) -> TlsSettings:
     )
 
 
-def make_context(settings: TlsSettings) -> ssl.SSLContext:
+def make_context(settings: TlsSettings, group: str = "ssl_options") -> ssl.SSLContext:
     """Build a server context. Raises StartError with one sentence if a file or a cipher is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     offered = sorted(VERSIONS[version] for version in settings.versions)
@@ -78,8 +78,8 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
         try:
             context.set_ciphers(":".join(settings.ciphers))
         except ssl.SSLError:
-            raise StartError("ssl_options.ciphers: OpenSSL knows none of these cipher suites.") from None
-    load_files(context, settings)
+            raise StartError(f"{group}.ciphers: OpenSSL knows none of these cipher suites.") from None
+    load_files(context, settings, group)
     return context
 
 
@@ -106,10 +106,10 @@ def load_files(context: ssl.SSLContext, settings: TlsSettings, group: str = "ssl
         raise StartError(f"TLS: {reading} or its key cannot be read: {error.strerror}.") from None
 
 
-def reload_files(context: ssl.SSLContext, settings: TlsSettings) -> None:
+def reload_files(context: ssl.SSLContext, settings: TlsSettings, group: str = "ssl_options") -> None:
     """Read the files again, first into a context of their own, so that a bad file changes nothing."""
-    make_context(settings)
-    load_files(context, settings)
+    make_context(settings, group)
+    load_files(context, settings, group)
 
 
 def login_name(certificate: Mapping[str, Any] | None, settings: TlsSettings) -> str | None:

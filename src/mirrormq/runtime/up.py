@@ -29,7 +29,6 @@ from mirrormq.runtime.nodechild import NodeChild
 from mirrormq.runtime.ports import PORT_BASE_MAX, bind, free_base
 from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.supervisor import Supervisor
-from mirrormq.runtime.values import Address
 
 NODES = 3
 BASE = 5672
@@ -162,7 +161,11 @@ def node_settings(options: argparse.Namespace, words: Sequence[str]) -> Settings
                 f"option --set: {key} differs from node to node; start them one by one with 'mirrormq serve'."
             )
     settings = main.load_settings(main.parser().parse_args(words)).settings
-    for key, value in (("listeners.ssl", settings.listen_tls), ("log.file", settings.log.file)):
+    for key, value in (
+        ("listeners.ssl", settings.listen_tls),
+        ("management.ssl.port", settings.admin_tls_address),
+        ("log.file", settings.log.file),
+    ):
         if value:
             raise ConfigError(
                 f"{key} would be the same for every node: use --nodes 1, or start them one by one with"
@@ -175,7 +178,7 @@ def _try_ports(settings: Settings, options: argparse.Namespace) -> None:
     """Refuse busy ports before anything is changed."""
     addresses = [*settings.listen, settings.links.listen]
     if settings.admin:
-        addresses.append(Address(settings.admin_host, settings.admin_port))
+        addresses.append(settings.admin_address)
     for address in addresses:
         bind(address, SocketSettings(), lambda: cure(options)).close()
 

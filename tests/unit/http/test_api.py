@@ -495,3 +495,10 @@ async def test_only_administrators_command_the_process(kit: AdminKit) -> None:
         kit.ask(ask.AddUser(name="mo", password="mo", tags=("monitoring",)))
         assert (await api.call("POST", "ctl/stop_app", {}, user="mo"))[0] == 401
     assert process.commands == []
+
+
+async def test_what_is_no_ascii_where_base64_is_wanted_is_refused(api: Api) -> None:
+    status, found = await api.put("users/u", {"tags": "", "password_hash": "ä"})
+    assert (status, found["reason"]) == (400, "not_base64: ä")
+    headers = {"Authorization": "Basic ä"}
+    assert (await api.call("GET", "whoami", user=None, headers=headers))[0] == 401

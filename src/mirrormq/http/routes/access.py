@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import Call
+from mirrormq.http.describe import described
 from mirrormq.http.routes.vhosts import tags_of
 from mirrormq.meta import records
 from mirrormq.node import report, requests
@@ -14,6 +15,7 @@ from mirrormq.node import report, requests
 NO_VHOST = Fault(404, "not_found", "vhost_not_found")
 
 
+@described(answer=shapes.WhoAmI)
 async def whoami(call: Call) -> web.Response:
     """GET whoami."""
     return answers.response({"name": call.who.name, "tags": list(call.who.tags)})
@@ -22,6 +24,7 @@ async def whoami(call: Call) -> web.Response:
 # --- users ---
 
 
+@described(answer=shapes.User, is_list=True, needs="administrator")
 async def list_users(call: Call) -> web.StreamResponse:
     """GET users."""
     call.need_administrator()
@@ -29,6 +32,7 @@ async def list_users(call: Call) -> web.StreamResponse:
     return await call.listing(found, report.user, name=lambda record: record.name)
 
 
+@described(answer=list[shapes.User], needs="administrator")
 async def users_without_permissions(call: Call) -> web.StreamResponse:
     """GET users/without-permissions."""
     call.need_administrator()
@@ -36,12 +40,14 @@ async def users_without_permissions(call: Call) -> web.StreamResponse:
     return await call.rows(map(report.user, found))
 
 
+@described(answer=shapes.User, needs="administrator")
 async def get_user(call: Call) -> web.Response:
     """GET users/name."""
     call.need_administrator()
     return answers.response(report.user(_user(call)))
 
 
+@described(body=bodies.User, statuses=(201, 204), needs="administrator")
 async def put_user(call: Call) -> web.Response:
     """PUT users/name."""
     call.need_administrator()
@@ -61,6 +67,7 @@ async def put_user(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_user(call: Call) -> web.Response:
     """DELETE users/name."""
     call.need_administrator()
@@ -68,6 +75,7 @@ async def delete_user(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(body=bodies.Users, statuses=(204,), needs="administrator")
 async def delete_users(call: Call) -> web.Response:
     """POST users/bulk-delete."""
     call.need_administrator()
@@ -78,12 +86,14 @@ async def delete_users(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=list[shapes.Permission], needs="administrator")
 async def user_permissions(call: Call) -> web.StreamResponse:
     """GET users/name/permissions."""
     call.need_administrator()
     return await call.rows(report.permissions(call.state.permissions_of(_user(call).name)))
 
 
+@described(answer=list[shapes.TopicPermission], needs="administrator")
 async def user_topic_permissions(call: Call) -> web.StreamResponse:
     """GET users/name/topic-permissions."""
     call.need_administrator()
@@ -94,12 +104,14 @@ async def user_topic_permissions(call: Call) -> web.StreamResponse:
 # --- permissions ---
 
 
+@described(answer=list[shapes.Permission], needs="administrator")
 async def list_permissions(call: Call) -> web.StreamResponse:
     """GET permissions."""
     call.need_administrator()
     return await call.rows(report.permissions(call.state.permissions.values()))
 
 
+@described(answer=shapes.Permission, needs="administrator")
 async def get_permission(call: Call) -> web.Response:
     """GET permissions/vhost/user."""
     call.need_administrator()
@@ -109,6 +121,7 @@ async def get_permission(call: Call) -> web.Response:
     return answers.response(next(report.permissions([found])))
 
 
+@described(body=bodies.Permission, statuses=(201, 204), needs="administrator")
 async def put_permission(call: Call) -> web.Response:
     """PUT permissions/vhost/user."""
     call.need_administrator()
@@ -126,6 +139,7 @@ async def put_permission(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_permission(call: Call) -> web.Response:
     """DELETE permissions/vhost/user."""
     call.need_administrator()
@@ -135,12 +149,14 @@ async def delete_permission(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=list[shapes.TopicPermission], needs="administrator")
 async def list_topic_permissions(call: Call) -> web.StreamResponse:
     """GET topic-permissions."""
     call.need_administrator()
     return await call.rows(report.topic_permissions(call.state.topic_permissions.values()))
 
 
+@described(answer=list[shapes.TopicPermission], needs="administrator")
 async def get_topic_permission(call: Call) -> web.StreamResponse:
     """GET topic-permissions/vhost/user."""
     call.need_administrator()
@@ -150,6 +166,7 @@ async def get_topic_permission(call: Call) -> web.StreamResponse:
     return await call.rows(report.topic_permissions(found))
 
 
+@described(body=bodies.TopicPermission, statuses=(201, 204), needs="administrator")
 async def put_topic_permission(call: Call) -> web.Response:
     """PUT topic-permissions/vhost/user."""
     call.need_administrator()
@@ -167,6 +184,7 @@ async def put_topic_permission(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_topic_permission(call: Call) -> web.Response:
     """DELETE topic-permissions/vhost/user, and /exchange of that."""
     call.need_administrator()
@@ -182,6 +200,7 @@ async def delete_topic_permission(call: Call) -> web.Response:
 # --- limits ---
 
 
+@described(answer=list[shapes.Limits])
 async def list_vhost_limits(call: Call) -> web.Response:
     """GET vhost-limits, and of one vhost."""
     wanted = call.request.match_info.get("vhost")
@@ -195,6 +214,7 @@ async def list_vhost_limits(call: Call) -> web.Response:
     return answers.response([{"vhost": record.vhost, "value": record.limits} for record in found])
 
 
+@described(body=bodies.Limit, statuses=(204,), needs="administrator")
 async def put_vhost_limit(call: Call) -> web.Response:
     """PUT vhost-limits/vhost/name."""
     call.need_administrator()
@@ -206,6 +226,7 @@ async def put_vhost_limit(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_vhost_limit(call: Call) -> web.Response:
     """DELETE vhost-limits/vhost/name."""
     call.need_administrator()
@@ -213,6 +234,7 @@ async def delete_vhost_limit(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=list[shapes.Limits])
 async def list_user_limits(call: Call) -> web.Response:
     """GET user-limits, and of one user."""
     wanted = call.request.match_info.get("user")
@@ -226,6 +248,7 @@ async def list_user_limits(call: Call) -> web.Response:
     return answers.response(found)
 
 
+@described(body=bodies.Limit, statuses=(204,), needs="administrator")
 async def put_user_limit(call: Call) -> web.Response:
     """PUT user-limits/user/name."""
     call.need_administrator()
@@ -237,6 +260,7 @@ async def put_user_limit(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_user_limit(call: Call) -> web.Response:
     """DELETE user-limits/user/name."""
     call.need_administrator()
@@ -274,7 +298,6 @@ def _text(body: Row, name: str) -> str | None:
 ROUTES = (
     ("GET", "whoami", whoami),
     ("GET", "users", list_users),
-    ("GET", "users/", list_users),
     ("GET", "users/without-permissions", users_without_permissions),
     ("POST", "users/bulk-delete", delete_users),
     ("GET", "users/{user}", get_user),

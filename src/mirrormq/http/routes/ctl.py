@@ -17,6 +17,7 @@ from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import ask
+from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.http.ports import PROCESS_COMMANDS, RUNNING
 from mirrormq.http.routes.definitions import exported
@@ -87,6 +88,7 @@ class Commands:
         }
         """Lists that take other nodes."""
 
+    @described(answer=Any, needs="administrator")
     async def run(self, call: Call) -> web.StreamResponse:
         """POST ctl/command."""
         call.need_administrator()
@@ -160,7 +162,7 @@ def _user_limits(call: Call, given: Row) -> Iterator[Row]:
 
 async def _queues(call: Call, given: Row) -> Iterable[Row]:
     chosen = list if given.get("system") else system.ordinary
-    records = chosen(call.state.queues_in(_vhost(call, given)))
+    records = await answers.collected(chosen(call.state.queues_in(_vhost(call, given))))
     if given.get("local"):
         records = [record for record in records if record.node in ("", call.node.node_name)]
     far = FarQueues(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from aiohttp import web
 
@@ -10,13 +11,15 @@ from mirrormq.http import answers
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import ask
+from mirrormq.http.describe import described
 from mirrormq.meta.definitions import sections
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 
-_UNSAFE = {ord(char): None for char in '"\\\r\n'}
+_UNSAFE = frozenset('"\\')
 
 
+@described(answer=dict[str, Any], query=("download",), needs="administrator")
 async def get_definitions(call: Call) -> web.StreamResponse:
     """GET definitions, and of one vhost."""
     call.need_administrator()
@@ -25,7 +28,8 @@ async def get_definitions(call: Call) -> web.StreamResponse:
         raise bad_request("vhost_not_found")
     headers = {}
     if "download" in call.request.query:
-        name = call.request.query["download"].translate(_UNSAFE)
+        wanted = call.request.query["download"]
+        name = "".join(char for char in wanted if " " <= char <= "~" and char not in _UNSAFE)
         headers["Content-Disposition"] = f'attachment; filename="{name}"'
     return await answers.pieces_response(call.request, exported(call.state, vhost), headers)
 
@@ -42,6 +46,7 @@ def exported(state: MetaState, vhost: str | None) -> Iterator[bytes]:
     yield b"}"
 
 
+@described(statuses=(204,), query=("auth", "redirect"), needs="administrator")
 async def post_definitions(call: Call) -> web.Response:
     """POST definitions, and of one vhost: JSON, or a form with a file."""
     call.need_administrator()
@@ -67,6 +72,8 @@ async def _file(call: Call) -> bytes:
 
 
 ROUTES = (
+    ("GET", "all-configuration", get_definitions),
+    ("POST", "all-configuration", post_definitions),
     ("GET", "definitions", get_definitions),
     ("POST", "definitions", post_definitions),
     ("PUT", "definitions", post_definitions),

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mirrormq.http import answers
+from mirrormq.http import answers, shapes
 from mirrormq.http.answers import Row, not_authorised, not_found
 from mirrormq.http.api import Call
+from mirrormq.http.describe import described
 from mirrormq.http.far import Far, found_far, inquire, merged
 from mirrormq.node import report, requests
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_REASON = "Closed via management plugin"
 
 
+@described(answer=shapes.Connection, is_list=True)
 async def list_connections(call: Call) -> web.StreamResponse:
     """GET connections, and of one vhost."""
     vhost = _vhost(call)
@@ -28,11 +30,13 @@ async def list_connections(call: Call) -> web.StreamResponse:
     return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
 
 
+@described(answer=shapes.Connection)
 async def get_connection(call: Call) -> web.Response:
     """GET connections/name."""
     return answers.response(_connection_row(call, await _connection(call)))
 
 
+@described(statuses=(204,))
 async def delete_connection(call: Call) -> web.Response:
     """DELETE connections/name: close it, with the reason of X-Reason."""
     found = await _connection(call)
@@ -42,6 +46,29 @@ async def delete_connection(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Connection, is_list=True)
+async def list_user_connections(call: Call) -> web.StreamResponse:
+    """GET connections/username/name."""
+    name = call.part("user")
+    far = await found_far(await inquire(call, "connections"))
+    found: list[Connection | Far] = [*call.node.connections.values(), *far]
+    seen = [item for item in found if item.user == name and _may_see(call, item)]
+    return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
+
+
+@described(statuses=(204,))
+async def delete_user_connections(call: Call) -> web.Response:
+    """DELETE connections/username/name: close all of them, with the reason of X-Reason."""
+    name = call.part("user")
+    if not call.who.is_monitor and call.who.name != name:
+        raise not_authorised("User not authorised to access object")
+    if name in call.state.users:
+        reason = call.request.headers.get("X-Reason", DEFAULT_REASON)
+        await call.ask(requests.CloseConnections(actor=call.who.name, user=name, reason=reason))
+    return answers.no_content()
+
+
+@described(answer=list[shapes.Channel])
 async def connection_channels(call: Call) -> web.StreamResponse:
     """GET connections/name/channels."""
     found = await _connection(call)
@@ -52,6 +79,7 @@ async def connection_channels(call: Call) -> web.StreamResponse:
     return await call.rows(report.channel(call.node, member) for member in members)
 
 
+@described(answer=shapes.Channel, is_list=True)
 async def list_channels(call: Call) -> web.StreamResponse:
     """GET channels, and of one vhost."""
     vhost = _vhost(call)
@@ -66,9 +94,10 @@ async def list_channels(call: Call) -> web.StreamResponse:
     return await call.listing(found, lambda item: _channel_row(call, item), name=_name)
 
 
+@described(answer=shapes.Channel)
 async def get_channel(call: Call) -> web.Response:
     """GET channels/name."""
-    name = call.part("channel")
+    name = _spaced(call.part("channel"))
     for owner in call.node.connections.values():
         for member in owner.channels.values():
             if member.name == name:
@@ -80,10 +109,14 @@ async def get_channel(call: Call) -> web.Response:
                 return answers.response(row)
     for item in await found_far(await inquire(call, "channels", name=name)):
         _need_own(call, item)
-        return answers.response(_channel_row(call, item))
+        row = _channel_row(call, item)
+        consumers = merged(call, (), await inquire(call, "consumers", vhost=item.vhost))
+        row["consumer_details"] = [found for found in consumers if found["channel_details"]["name"] == name]
+        return answers.response(row)
     raise not_found()
 
 
+@described(answer=shapes.Consumer, is_list=True)
 async def list_consumers(call: Call) -> web.StreamResponse:
     """GET consumers, and of one vhost; those of vhosts the user may not see are left out."""
     wanted = call.request.match_info.get("vhost")
@@ -96,6 +129,11 @@ async def list_consumers(call: Call) -> web.StreamResponse:
     return await call.listing(rows, _consumer_row, name=lambda row: str(row["consumer_tag"]))
 
 
+def _spaced(name: str) -> str:
+    """A name as it is shown: it has spaces, which some clients write as in a query, and never a plus."""
+    return name.replace("+", " ") if " " not in name else name
+
+
 def _vhost(call: Call) -> str | None:
     """The vhost of the path, if there is one."""
     return call.need_vhost() if "vhost" in call.request.match_info else None
@@ -103,7 +141,7 @@ def _vhost(call: Call) -> str | None:
 
 async def _connection(call: Call) -> Connection | Far:
     """The connection of the path."""
-    name = call.part("connection")
+    name = _spaced(call.part("connection"))
     for found in call.node.connections.values():
         if found.name == name:
             _need_own(call, found)
@@ -155,6 +193,8 @@ def _consumer_row(row: Row) -> Row:
 
 ROUTES = (
     ("GET", "connections", list_connections),
+    ("GET", "connections/username/{user}", list_user_connections),
+    ("DELETE", "connections/username/{user}", delete_user_connections),
     ("GET", "connections/{connection}", get_connection),
     ("DELETE", "connections/{connection}", delete_connection),
     ("GET", "connections/{connection}/channels", connection_channels),

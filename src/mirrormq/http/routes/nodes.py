@@ -9,9 +9,10 @@ from typing import Any
 from aiohttp import web
 
 from mirrormq import __version__
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
+from mirrormq.http.describe import described
 from mirrormq.http.far import inquire
 from mirrormq.http.ports import RUNNING, Facts, Node, Process
 from mirrormq.node import report, report_cluster, report_mirrors, requests
@@ -70,7 +71,8 @@ class About:
 
     def settings(self) -> Row:
         """Settings with their values, without secrets."""
-        return dict(self._facts().get("settings", {}))
+        read = self._facts().get("settings")
+        return {} if read is None else dict(read())
 
     def listeners(self, name: str) -> list[Row]:
         """Protocols, interfaces and ports of the node with this name."""
@@ -90,6 +92,7 @@ class About:
 
     # --- resources ---
 
+    @described(answer=shapes.Overview)
     async def overview(self, call: Call) -> web.Response:
         """GET overview."""
         node = call.node
@@ -115,21 +118,28 @@ class About:
             }
         return answers.response(row)
 
+    @described(answer=list[shapes.Node], needs="monitoring")
     async def list_nodes(self, call: Call) -> web.Response:
         """GET nodes: all members of the cluster."""
         call.need_monitor()
         names = sorted([call.node.node_name, *call.node.inquiries.others()])
-        return answers.response(await self._node_rows(call, names))
+        return answers.response(await self.node_rows(call, names))
 
+    @described(answer=shapes.Node, needs="monitoring")
     async def get_node(self, call: Call) -> web.Response:
         """GET nodes/name."""
         call.need_monitor()
         name = call.part("name")
         if name not in (call.node.node_name, *call.node.inquiries.others()):
             raise not_found()
-        return answers.response((await self._node_rows(call, [name]))[0])
+        return answers.response((await self.node_rows(call, [name]))[0])
 
-    async def _node_rows(self, call: Call, names: Sequence[str]) -> list[Row]:
+    def certificates(self) -> list[Row]:
+        """The certificates of the listeners here, with when they run out (s since 1970)."""
+        read = self._facts().get("certificates")
+        return [] if read is None else list(read())
+
+    async def node_rows(self, call: Call, names: Sequence[str]) -> list[Row]:
         """Nodes by what they tell of themselves; one that does not answer, by what is known of it."""
         node = call.node
         others = tuple(name for name in names if name != node.node_name)
@@ -146,10 +156,12 @@ class About:
             rows.append(_node_row(found))
         return rows
 
+    @described(answer=shapes.Named)
     async def cluster(self, call: Call) -> web.Response:
         """GET cluster-name."""
         return answers.response({"name": cluster_name(call.node)})
 
+    @described(body=bodies.ClusterName, statuses=(204,), needs="administrator")
     async def put_cluster(self, call: Call) -> web.Response:
         """PUT cluster-name."""
         call.need_administrator()
@@ -157,26 +169,31 @@ class About:
         await call.ask(requests.SetGlobalParameter(name="cluster_name", value=name))
         return answers.no_content()
 
+    @described(answer=shapes.Health)
     async def aliveness(self, call: Call) -> web.Response:
         """GET aliveness-test/vhost."""
         vhost = call.need_vhost()
         return answers.response(await call.ask(requests.CheckAliveness(actor=call.who.name, vhost=vhost)))
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_alarms(self, call: Call) -> web.Response:
         """GET health/checks/alarms: those of all nodes."""
         shown = _alarm_rows(call.node.news.alarms())
         return _checked(not shown, "There are alarms in effect in the cluster", alarms=shown)
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_local_alarms(self, call: Call) -> web.Response:
         """GET health/checks/local-alarms."""
         shown = _alarm_rows({call.node.node_name: sorted(call.node.alarms)})
         return _checked(not shown, "There are alarms in effect on the node", alarms=shown)
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_virtual_hosts(self, call: Call) -> web.Response:
         """GET health/checks/virtual-hosts."""
         down = sorted(set(call.state.vhosts) - set(call.node.vhosts))
         return _checked(not down, "Some virtual hosts are down", **{"virtual-hosts": down})
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_port(self, call: Call) -> web.Response:
         """GET health/checks/port-listener/port."""
         text = call.part("port")
@@ -188,6 +205,7 @@ class About:
             return answers.response({"status": "ok", "port": port})
         return _checked(False, "No active listener", missing=port, ports=ports)
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_protocol(self, call: Call) -> web.Response:
         """GET health/checks/protocol-listener/protocol."""
         wanted = call.part("protocol")
@@ -197,6 +215,7 @@ class About:
             return answers.response({"status": "ok", "protocol": wanted})
         return _checked(False, "No active listener", missing=wanted, protocols=found)
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_mirror_sync_critical(self, call: Call) -> web.Response:
         """GET health/checks/node-is-mirror-sync-critical."""
         if self.is_single(call.node):
@@ -204,6 +223,7 @@ class About:
         queues = report_mirrors.sync_critical(call.node, quorum=False)
         return _checked(not queues, "There are mirrored queues without a mirror in sync", queues=queues)
 
+    @described(answer=shapes.Health, statuses=(200, 503))
     async def check_quorum_critical(self, call: Call) -> web.Response:
         """GET health/checks/node-is-quorum-critical."""
         if self.is_single(call.node):
@@ -227,6 +247,7 @@ class About:
             "is_majority_critical": report_cluster.is_majority_critical(report_cluster.view_of(node, ())),
         }
 
+    @described(answer=shapes.Health)
     async def check_node(self, call: Call) -> web.Response:
         """GET healthchecks/node."""
         if not call.node.alarms:
@@ -234,14 +255,17 @@ class About:
         reason = f"resource alarms in effect: {', '.join(sorted(call.node.alarms))}"
         return answers.response({"status": "failed", "reason": reason})
 
+    @described(answer=list[dict[str, Any]])
     async def extensions(self, _call: Call) -> web.Response:
         """GET extensions."""
         return answers.response([])
 
+    @described(answer=dict[str, Any])
     async def auth(self, _call: Call) -> web.Response:
         """GET auth: there is no OAuth."""
         return answers.response({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
+    @described(answer=list[dict[str, Any]], needs="administrator")
     async def feature_flags(self, call: Call) -> web.Response:
         """GET feature-flags."""
         call.need_administrator()

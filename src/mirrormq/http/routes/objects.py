@@ -9,9 +9,10 @@ from typing import Any, Literal
 from aiohttp import web
 
 from mirrormq.broker.consumer import Consumer
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import DEFAULT_EXCHANGE, Call
+from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.meta import records, system
 from mirrormq.node import report, requests
@@ -30,17 +31,24 @@ INTERNAL_COLUMNS = (
 # --- queues ---
 
 
+@described(answer=shapes.Queue, is_list=True, query=("system", "disable_stats", "enable_queue_totals"))
 async def list_queues(call: Call) -> web.StreamResponse:
     """GET queues, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     chosen = list if call.flag("system") else system.ordinary
-    found = chain.from_iterable(chosen(call.state.queues_in(name)) for name in vhosts)
+    found = chain.from_iterable([chosen(call.state.queues_in(name)) for name in vhosts])
     far = FarQueues(call)
     return await call.listing(
-        found, lambda record: _queue_row(far, record), name=_name, order=_identity, prepare=far.fetch
+        found,
+        lambda record: _queue_row(far, record),
+        name=_name,
+        order=_identity,
+        prepare=far.fetch,
+        value_of=far.value_of,
     )
 
 
+@described(answer=shapes.Queue)
 async def get_queue(call: Call) -> web.Response:
     """GET queues/vhost/name."""
     record = _queue(call)
@@ -56,6 +64,7 @@ async def get_queue(call: Call) -> web.Response:
     return answers.response(row)
 
 
+@described(body=bodies.Queue, statuses=(201, 204))
 async def put_queue(call: Call) -> web.Response:
     """PUT queues/vhost/name."""
     vhost = call.need_vhost(NO_VHOST)
@@ -72,6 +81,7 @@ async def put_queue(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), query=("if-empty", "if-unused"))
 async def delete_queue(call: Call) -> web.Response:
     """DELETE queues/vhost/name."""
     record = _queue(call)
@@ -87,6 +97,7 @@ async def delete_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(statuses=(204,))
 async def purge_queue(call: Call) -> web.Response:
     """DELETE queues/vhost/name/contents."""
     record = _queue(call)
@@ -94,11 +105,14 @@ async def purge_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(body=bodies.Action, statuses=(204,), needs="administrator")
 async def act_on_queue(call: Call) -> web.Response:
     """POST queues/vhost/name/actions: sync, cancel_sync."""
     call.need_administrator()
     record = _queue(call)
     (action,) = await call.need_keys("action")
+    if action in ("sync", "cancel_sync") and record.identity not in call.state.views:
+        return answers.no_content()  # as RabbitMQ: a queue without mirrors lacks nothing
     if action == "sync":
         await call.ask(requests.SyncQueue(actor=call.who.name, vhost=record.vhost, name=record.name))
     elif action == "cancel_sync":
@@ -108,6 +122,7 @@ async def act_on_queue(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def queue_bindings(call: Call) -> web.StreamResponse:
     """GET queues/vhost/name/bindings."""
     record = _queue(call)
@@ -133,6 +148,7 @@ def _queue_row(far: FarQueues, record: records.Queue) -> Row:
 # --- exchanges ---
 
 
+@described(answer=shapes.Exchange, is_list=True)
 async def list_exchanges(call: Call) -> web.StreamResponse:
     """GET exchanges, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
@@ -142,11 +158,13 @@ async def list_exchanges(call: Call) -> web.StreamResponse:
     )
 
 
+@described(answer=shapes.Exchange)
 async def get_exchange(call: Call) -> web.Response:
     """GET exchanges/vhost/name."""
     return answers.response(report.exchange(call.node, _exchange(call)))
 
 
+@described(body=bodies.Exchange, statuses=(201, 204))
 async def put_exchange(call: Call) -> web.Response:
     """PUT exchanges/vhost/name."""
     vhost = call.need_vhost(NO_VHOST)
@@ -166,6 +184,7 @@ async def put_exchange(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(statuses=(204,), query=("if-unused",))
 async def delete_exchange(call: Call) -> web.Response:
     """DELETE exchanges/vhost/name."""
     record = _exchange(call)
@@ -177,6 +196,7 @@ async def delete_exchange(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def exchange_bindings(call: Call) -> web.StreamResponse:
     """GET exchanges/vhost/name/bindings/source and /destination."""
     record = _exchange(call)
@@ -185,7 +205,7 @@ async def exchange_bindings(call: Call) -> web.StreamResponse:
         return await _bindings(call, list(call.state.bindings_from(record.vhost, record.name)))
     if end == "source":
         queues = system.ordinary(call.state.queues_in(record.vhost))
-        return await _bindings(call, map(report.default_binding, queues))
+        return await _bindings(call, queues)
     if end == "destination":
         return await _bindings(call, list(call.state.bindings_to(record.vhost, "exchange", record.name)))
     raise not_found()
@@ -201,17 +221,23 @@ def _exchange(call: Call) -> records.Exchange:
 # --- bindings ---
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def list_bindings(call: Call) -> web.StreamResponse:
     """GET bindings, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
-    return await _bindings(call, chain.from_iterable(report.bindings_of(call.node, name) for name in vhosts))
+    parts: list[Iterable[records.Binding | records.Queue]] = []
+    for name in vhosts:
+        parts += [system.ordinary(call.state.queues_in(name)), list(call.state.bindings_in(name))]
+    return await _bindings(call, chain.from_iterable(parts))
 
 
+@described(answer=shapes.Binding, is_list=True)
 async def list_bindings_between(call: Call) -> web.StreamResponse:
     """GET bindings/vhost/e/source/q/destination, and e for an exchange."""
     return await _bindings(call, _between(call, call.need_vhost()))
 
 
+@described(answer=shapes.Binding)
 async def get_binding(call: Call) -> web.Response:
     """GET bindings/vhost/e/source/q/destination/key."""
     key = call.part("key")
@@ -221,6 +247,7 @@ async def get_binding(call: Call) -> web.Response:
     raise not_found()
 
 
+@described(body=bodies.Binding, statuses=(201,))
 async def post_binding(call: Call) -> web.Response:
     """POST bindings/vhost/e/source/q/destination."""
     vhost = call.need_vhost(NO_VHOST)
@@ -245,6 +272,7 @@ async def post_binding(call: Call) -> web.Response:
     return web.Response(status=201, headers={"Location": location})
 
 
+@described(statuses=(204,))
 async def delete_binding(call: Call) -> web.Response:
     """DELETE bindings/vhost/e/source/q/destination/key."""
     key = call.part("key")
@@ -285,12 +313,18 @@ def _destination(call: Call) -> str:
     return "" if name == DEFAULT_EXCHANGE and _destination_type(call) == "exchange" else name
 
 
-async def _bindings(call: Call, found: Iterable[records.Binding]) -> web.StreamResponse:
-    return await call.listing(
-        found,
-        lambda record: next(report.bindings([record])),
-        name=lambda record: record.routing_key,
-    )
+async def _bindings(call: Call, found: Iterable[records.Binding | records.Queue]) -> web.StreamResponse:
+    """A list of bindings; a queue stands for the one it has because it is there, which is made when shown."""
+    return await call.listing(found, _binding_row, name=_key)
+
+
+def _binding_row(record: records.Binding | records.Queue) -> Row:
+    shown = report.default_binding(record) if isinstance(record, records.Queue) else record
+    return next(report.bindings([shown]))
+
+
+def _key(record: records.Binding | records.Queue) -> str:
+    return record.name if isinstance(record, records.Queue) else record.routing_key
 
 
 def _name(record: Any) -> str:
@@ -304,7 +338,6 @@ def _identity(record: Any) -> tuple[str, str]:
 
 ROUTES = (
     ("GET", "queues", list_queues),
-    ("GET", "queues/", list_queues),
     ("GET", "queues/{vhost}", list_queues),
     ("GET", "queues/{vhost}/{queue}", get_queue),
     ("PUT", "queues/{vhost}/{queue}", put_queue),

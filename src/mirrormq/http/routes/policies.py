@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, bad_request, not_found
 from mirrormq.http.api import Call, Handler
+from mirrormq.http.describe import described
 from mirrormq.meta import records
 from mirrormq.node import report, requests
 
@@ -74,6 +75,7 @@ def _policy(call: Call, *, operator: bool) -> records.Policy:
 # --- parameters ---
 
 
+@described(answer=list[shapes.Parameter], needs="policymaker")
 async def list_parameters(call: Call) -> web.StreamResponse:
     """GET parameters, of one component, of one component in one vhost."""
     call.need_policymaker()
@@ -87,6 +89,7 @@ async def list_parameters(call: Call) -> web.StreamResponse:
     return await call.rows(rows)
 
 
+@described(answer=shapes.Parameter, needs="policymaker")
 async def get_parameter(call: Call) -> web.Response:
     """GET parameters/component/vhost/name."""
     call.need_policymaker()
@@ -98,6 +101,7 @@ async def get_parameter(call: Call) -> web.Response:
     raise not_found()
 
 
+@described(body=bodies.Parameter, statuses=(201, 204), needs="policymaker")
 async def put_parameter(call: Call) -> web.Response:
     """PUT parameters/component/vhost/name."""
     call.need_policymaker()
@@ -111,6 +115,7 @@ async def put_parameter(call: Call) -> web.Response:
     return answers.created(answer["created"])
 
 
+@described(statuses=(204,), needs="policymaker")
 async def delete_parameter(call: Call) -> web.Response:
     """DELETE parameters/component/vhost/name."""
     call.need_policymaker()
@@ -122,12 +127,14 @@ async def delete_parameter(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=list[shapes.Parameter], needs="policymaker")
 async def list_global_parameters(call: Call) -> web.StreamResponse:
     """GET global-parameters."""
     call.need_policymaker()
     return await call.rows(report.global_parameters(call.node))
 
 
+@described(answer=shapes.Parameter, needs="policymaker")
 async def get_global_parameter(call: Call) -> web.Response:
     """GET global-parameters/name."""
     call.need_policymaker()
@@ -137,6 +144,7 @@ async def get_global_parameter(call: Call) -> web.Response:
     raise not_found()
 
 
+@described(body=bodies.Parameter, statuses=(201, 204), needs="policymaker")
 async def put_global_parameter(call: Call) -> web.Response:
     """PUT global-parameters/name."""
     call.need_policymaker()
@@ -145,6 +153,7 @@ async def put_global_parameter(call: Call) -> web.Response:
     return answers.created(answer["created"])
 
 
+@described(statuses=(204,), needs="policymaker")
 async def delete_global_parameter(call: Call) -> web.Response:
     """DELETE global-parameters/name."""
     call.need_policymaker()
@@ -155,16 +164,26 @@ async def delete_global_parameter(call: Call) -> web.Response:
 
 
 def _policy_routes(path: str, *, operator: bool) -> list[tuple[str, str, Handler]]:
+    tag = "administrator" if operator else "policymaker"
+
+    @described(answer=list[shapes.Policy])
     async def many(call: Call) -> web.StreamResponse:
+        """List policies."""
         return await list_policies(call, operator=operator)
 
+    @described(answer=shapes.Policy, needs=tag)
     async def one(call: Call) -> web.Response:
+        """One policy."""
         return await get_policy(call, operator=operator)
 
+    @described(body=bodies.Policy, statuses=(201, 204), needs=tag)
     async def put(call: Call) -> web.Response:
+        """Set a policy."""
         return await put_policy(call, operator=operator)
 
+    @described(statuses=(204,), needs=tag)
     async def delete(call: Call) -> web.Response:
+        """Remove a policy."""
         return await delete_policy(call, operator=operator)
 
     return [

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from mirrormq.http import answers
+from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import bad_request, not_found
 from mirrormq.http.api import Call
+from mirrormq.http.describe import described
 from mirrormq.meta import records
 from mirrormq.node import report, requests
 
 
+@described(answer=shapes.VHost, is_list=True)
 async def list_vhosts(call: Call) -> web.StreamResponse:
     """GET vhosts: those the user may see; the names of all for those who watch the node."""
     names = sorted(call.state.vhosts) if call.who.is_monitor else call.visible_vhosts()
@@ -18,12 +20,14 @@ async def list_vhosts(call: Call) -> web.StreamResponse:
     return await call.listing(found, lambda record: report.vhost(call.node, record), name=_name)
 
 
+@described(answer=shapes.VHost, needs="administrator")
 async def get_vhost(call: Call) -> web.Response:
     """GET vhosts/name."""
     call.need_administrator()
     return answers.response(report.vhost(call.node, _find(call)))
 
 
+@described(body=bodies.VHost, statuses=(201, 204), needs="administrator")
 async def put_vhost(call: Call) -> web.Response:
     """PUT vhosts/name."""
     call.need_administrator()
@@ -41,6 +45,7 @@ async def put_vhost(call: Call) -> web.Response:
     return answers.created(value["created"])
 
 
+@described(body=bodies.Named, statuses=(204,), needs="administrator")
 async def promote(call: Call) -> web.Response:
     """POST vhosts/name/promote: make an ordinary vhost of a mirror."""
     call.need_administrator()
@@ -48,6 +53,7 @@ async def promote(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(statuses=(204,), needs="administrator")
 async def delete_vhost(call: Call) -> web.Response:
     """DELETE vhosts/name."""
     call.need_administrator()
@@ -55,12 +61,14 @@ async def delete_vhost(call: Call) -> web.Response:
     return answers.no_content()
 
 
+@described(answer=list[shapes.Permission], needs="administrator")
 async def permissions(call: Call) -> web.StreamResponse:
     """GET vhosts/name/permissions."""
     call.need_administrator()
     return await call.rows(report.permissions(call.state.permissions_in(_find(call).name)))
 
 
+@described(answer=list[shapes.TopicPermission], needs="administrator")
 async def topic_permissions(call: Call) -> web.StreamResponse:
     """GET vhosts/name/topic-permissions."""
     call.need_administrator()
