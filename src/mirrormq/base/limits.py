@@ -141,6 +141,9 @@ http_page_size = 100
 http_page_size_max = 500
 """Most rows of a page."""
 
+log_tail_bytes_max = 1024 * 1024
+"""Most of a log file that one `log_tail` reads."""
+
 # --- queue log ---
 journal_file_bytes = 32 * 1024 * 1024
 """Size at which a journal file is followed by the next."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from mirrormq.kernel.store import Worklist
 from mirrormq.node.admin import AdminHost
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
@@ -22,6 +23,8 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
+    work: Worklist
+    """Queues to visit; it knows what their messages occupy."""
 
 
 class Driver(Protocol):
@@ -93,6 +96,9 @@ PROCESS_COMMANDS = (
     "join_cluster",
     "leave_cluster",
     "force_boot",
+    "set_vm_memory_high_watermark",
+    "set_disk_free_limit",
+    "set_log_level",
 )
 """What an administrator asks of the process and not of the node in it."""
 

@@ -20,7 +20,18 @@ from mirrormq.http.answers import Fault, error_response, not_found, unavailable
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import Gate
 from mirrormq.http.ports import Facts, Process, Stopped
-from mirrormq.http.routes import access, ctl, definitions, live, metrics, nodes, objects, policies, vhosts
+from mirrormq.http.routes import (
+    access,
+    ctl,
+    definitions,
+    health,
+    live,
+    metrics,
+    nodes,
+    objects,
+    policies,
+    vhosts,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -49,6 +60,7 @@ class Api:
                 app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         for verb, path, handler in metrics.ROUTES:
             app.router.add_route(verb, path, self._guarded(handler))
+        app.router.add_route("GET", health.PATH, health.ready(self._process))
         about = nodes.About(self._facts)
         for verb, path, handler in (*about.routes(), *ctl.routes(about)):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
