@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 
@@ -201,7 +201,7 @@ def test_a_backup_is_taken_and_described(ctl: Ctl, tmp_path: Path) -> None:
     assert ctl.run("backup", str(tmp_path / "two")).code == 73
 
 
-class Follower:
+class Following:
     """A command that goes on, read line by line."""
 
     def __init__(self, node: Node, *words: str) -> None:
@@ -215,7 +215,7 @@ class Follower:
         assert self.child.stdout is not None
         self.lines.extend(iter(self.child.stdout.readline, ""))
 
-    def __enter__(self) -> Follower:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -227,7 +227,7 @@ class Follower:
 
 
 def test_events_of_the_whole_cluster_are_streamed_as_json(ctl: Ctl) -> None:
-    with Follower(ctl.cluster[0], "consume_event_stream", "--pattern", "^vhost[.]") as stream:
+    with Following(ctl.cluster[0], "consume_event_stream", "--pattern", "^vhost[.]") as stream:
         numbers = iter(range(1000))
 
         def told() -> list[str]:
@@ -254,7 +254,7 @@ def test_the_log_is_followed_while_it_grows(tmp_path: Path) -> None:
         node = cluster[0]
         node.start()
         until(lambda: node.asked("ping"), "it answers")
-        with Follower(node, "log_tail_stream") as stream:
+        with Following(node, "log_tail_stream") as stream:
             until(lambda: stream.lines, "it has begun")
 
             def told() -> bool:

@@ -1,4 +1,4 @@
-"""Each command of `mirrormqctl` against a real node: as a table, as JSON, what it refuses and its exit code."""
+"""Each command of `mirrormqctl` against a real node: as table, as JSON, what it refuses and its exit code."""
 
 from __future__ import annotations
 

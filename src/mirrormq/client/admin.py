@@ -47,8 +47,12 @@ class AdminClient:
         key: str | None = None,
         timeout: float | None = 60.0,
         cafile: str | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect to `url` at the first request; the key wins over user and password."""
+        """Connect to `url` at the first request; the key wins over user and password.
+
+        Over TLS the server is checked by the authorities in `cafile`, or as `context` says.
+        """
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no address of an admin API; it looks like http://host:15672")
@@ -56,7 +60,7 @@ class AdminClient:
         self._root = parts.path.rstrip("/").removesuffix("/api")
         port = parts.port or (15671 if parts.scheme == "https" else 15672)
         if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=cafile)
+            context = context or ssl.create_default_context(cafile=cafile)
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 parts.hostname, port, timeout=timeout, context=context
             )

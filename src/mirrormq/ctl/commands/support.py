@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from mirrormq.ctl.commands import cluster, listings, nodes
 from mirrormq.ctl.faults import SOFTWARE, Failure, Misuse
+from mirrormq.ctl.locate import is_alive
 from mirrormq.ctl.registry import COMMANDS, HELP, MONITORING, NODES, command, session_of
 from mirrormq.ctl.session import Session
 
@@ -107,7 +107,7 @@ def wait(
     for _ in range(max(1, int(limit / nodes.POLL_SECONDS))):
         process = pid if pid is not None else _read(str(pidfile))
         if process is not None:
-            if not Path(f"/proc/{process}").exists() and not _is_alive(process):
+            if not is_alive(process):
                 raise Failure(f"process {process} is not running")
             failure = nodes.try_running(session)
             if failure is None:
@@ -124,13 +124,3 @@ def _read(path: str) -> int | None:
         return int(Path(path).read_text(encoding="ascii").strip())
     except (OSError, ValueError):
         return None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
