@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -16,7 +20,10 @@ import pytest
 
 from mirrormq.__main__ import main_ctl
 from mirrormq.ctl.commands.absent import SENTENCES
+from mirrormq.ctl.main import main
+from mirrormq.ctl.options import Options
 from mirrormq.ctl.registry import COMMANDS
+from mirrormq.ctl.session import Session
 from mirrormq.testing import Broker, running
 from tests.interop.certificates import Authority
 
@@ -387,6 +394,9 @@ CASES = [
         "await_online_synchronized_mirror", "can stop", "await_online_synchronized_mirror x", 64, "too many"
     ),
     Case("node_health_check", "passed", "node_health_check x", 64, "too many"),
+    Case("rotate_logs", "Reopening the log", "rotate_logs x", 64, "too many"),
+    Case("suspend_listeners", "Will suspend", "suspend_listeners x", 64, "too many"),
+    Case("resume_listeners", "Will resume", "resume_listeners x", 64, "too many"),
     Case("set_log_level info", "Setting log level", "set_log_level loud", 64, "loud"),
     Case(
         "set_vm_memory_high_watermark 0.7", "above", "set_vm_memory_high_watermark 7", 64, "between 0 and 1"
@@ -571,3 +581,79 @@ def test_lists_come_in_every_format(ctl: Ctl, name: str) -> None:
         "json_stream": '{"name":"orders","messages":2}\n',
     }
     assert shown[name] in found
+
+
+def test_suspended_listeners_take_nobody_and_keep_those_who_are_in() -> None:
+    with running(admin=True) as broker:
+        at = pika.ConnectionParameters(broker.host, broker.port, heartbeat=0, connection_attempts=1)
+        folder = str(broker.process.folder)
+        with contextlib.closing(pika.BlockingConnection(at)) as inside:
+            assert main_ctl(["--data", folder, "suspend_listeners"]) == 0
+            with pytest.raises(pika.exceptions.AMQPConnectionError):
+                pika.BlockingConnection(at)
+            assert health(broker) == (503, {"status": "failed", "reason": "no listener for clients is open"})
+            inside.channel().queue_declare("still")
+            assert main_ctl(["--data", folder, "resume_listeners"]) == 0
+            pika.BlockingConnection(at).close()
+            assert health(broker) == (200, {"status": "ok"})
+
+
+def health(broker: Broker) -> tuple[int, Any]:
+    """What a load balancer sees, without a log-in."""
+    try:
+        with urllib.request.urlopen(f"{broker.admin_url}/health/ready", timeout=10) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_a_file_that_was_moved_away_is_let_go_and_the_level_counts(ctl: Ctl) -> None:
+    file = Path(json.loads(ctl.run("log_location --json").out)["paths"][0])
+    moved = file.rename(file.with_suffix(".1"))
+    assert ctl.run("rotate_logs").code == 0
+    assert ctl.run("set_disk_free_limit 2MB").code == 0
+    assert "the disk alarm has another limit" in file.read_text()
+    assert ctl.run("set_log_level error").code == 0
+    assert ctl.run("set_disk_free_limit 3MB").code == 0
+    assert "3000000" not in file.read_text()
+    assert ctl.run("set_log_level info").code == 0
+    moved.unlink()
+
+
+def test_alarms_come_and_go_with_their_limits(ctl: Ctl) -> None:
+    assert ctl.run("set_vm_memory_high_watermark absolute 1MB").code == 0
+    assert ctl.run("check_local_alarms").code == 69
+    assert "memory\t" in ctl.run("alarms").out
+    assert ctl.run("set_vm_memory_high_watermark 0.9").code == 0
+    assert ctl.run("check_local_alarms").code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "moves"), [("import_definitions {file}", "Imported"), ("backup {file}", "Copied")]
+)
+def test_long_work_shows_a_bar_to_people_and_none_to_pipes(
+    node: tuple[Broker, dict[str, Any]], tmp_path: Path, line: str, moves: str
+) -> None:
+    file = tmp_path / "work"
+    if moves == "Imported":
+        users = [{"name": f"many{n}", "password_hash": "", "tags": ""} for n in range(1500)]
+        file.write_text(json.dumps({"users": users}))
+    words = [word.format(file=file) for word in line.split()]
+    out = Terminal()
+    session = Session(Options(), out=out)
+    assert main(["--data", str(node[0].process.folder), *words], session=session) == 0
+    assert moves in out.getvalue()
+    assert "100 %" in out.getvalue()
+    piped = io.StringIO()
+    session = Session(Options(), out=piped)
+    words[1:] = [str(tmp_path / "other")] if moves == "Copied" else words[1:]
+    assert main(["--data", str(node[0].process.folder), *words], session=session) == 0
+    assert moves not in piped.getvalue()
+
+
+class Terminal(io.StringIO):
+    """Looks like a person's."""
+
+    def isatty(self) -> bool:
+        return True

@@ -99,6 +99,9 @@ PROCESS_COMMANDS = (
     "set_vm_memory_high_watermark",
     "set_disk_free_limit",
     "set_log_level",
+    "suspend_listeners",
+    "resume_listeners",
+    "rotate_logs",
 )
 """What an administrator asks of the process and not of the node in it."""
 

@@ -60,7 +60,7 @@ class Api:
                 app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
         for verb, path, handler in metrics.ROUTES:
             app.router.add_route(verb, path, self._guarded(handler))
-        app.router.add_route("GET", health.PATH, health.ready(self._process))
+        app.router.add_route("GET", health.PATH, health.ready(self._process, self._facts))
         about = nodes.About(self._facts)
         for verb, path, handler in (*about.routes(), *ctl.routes(about)):
             app.router.add_route(verb, f"/api/{path}", self._guarded(handler))

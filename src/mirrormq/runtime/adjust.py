@@ -1,6 +1,6 @@
-"""Settings an administrator changes while the node runs; a restart goes back to the configuration.
+"""What an administrator changes while the node runs; a restart goes back to the configuration.
 
-Each takes what was given on the line of `mirrormqctl`, and answers with what is in force now.
+Each command takes what was given on the line of `mirrormqctl`, and answers with what is in force now.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mirrormq.node.membership import READY
 from mirrormq.node.steps import Refusal
 from mirrormq.runtime import values
 from mirrormq.runtime.gauges import limit_bytes
@@ -49,7 +50,29 @@ def commands(running: Callable[[], App]) -> Mapping[str, Command]:
         log.rank = min((target.rank for target in log.targets), default=RANK["none"])
         return {"level": wanted}
 
+    async def suspend(_given: dict[str, Any]) -> dict[str, Any]:
+        app = running()
+        app.is_suspended = True
+        app.close_doors()
+        app.note("info", "listeners are suspended: no new clients until resume_listeners")
+        return {"suspended": True}
+
+    async def resume(_given: dict[str, Any]) -> dict[str, Any]:
+        app = running()
+        was_suspended, app.is_suspended = app.is_suspended, False
+        if was_suspended and app.node.membership.phase == READY and not app.listeners:
+            await app.open_doors()
+        app.note("info", "listeners are resumed")
+        return {"suspended": False}
+
+    async def rotate(_given: dict[str, Any]) -> dict[str, Any]:
+        running().log.reopen()
+        return {}
+
     return {
+        "suspend_listeners": suspend,
+        "resume_listeners": resume,
+        "rotate_logs": rotate,
         "set_vm_memory_high_watermark": memory,
         "set_disk_free_limit": disk,
         "set_log_level": level,

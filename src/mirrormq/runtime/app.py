@@ -88,6 +88,8 @@ class App:
         """Done when the node wants clients for the first time."""
         self._are_doors_mine = False
         """The start is over: doors open and close as the node wants."""
+        self.is_suspended = False
+        """An administrator wants no new clients."""
         self._opening: asyncio.Task[None] | None = None
         self._undo = contextlib.AsyncExitStack()
 
@@ -347,6 +349,8 @@ class App:
         listeners += [(entry["protocol"], entry["interface"], entry["port"]) for entry in told]
         self.node.news.set_listeners(listeners)
         self.node.inquiries.describe = self.facts
+        if self.is_suspended:
+            return
         door = Door(self.driver, self.settings, self.files_max)
         for bound in self.bound:
             bound.open(lambda: PORT_CURE)

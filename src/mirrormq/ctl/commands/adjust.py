@@ -1,4 +1,4 @@
-"""What rabbitmqctl changes of a running node: limits of alarms, the log level, tags of a virtual host."""
+"""What rabbitmqctl changes of a running node: limits of alarms, log, listeners, tags of a virtual host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mirrormq.ctl.faults import DATA, Failure, Misuse
-from mirrormq.ctl.registry import CONFIGURATION, VHOSTS, command, session_of
+from mirrormq.ctl.registry import CONFIGURATION, NODES, OPERATIONS, VHOSTS, command, session_of
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", "none")
 
@@ -60,6 +60,33 @@ def set_log_level(ctx: typer.Context, level: Annotated[str, typer.Argument(metav
     session = session_of(ctx)
     session.say(f'Setting log level to "{level}" on {session.node_name} ...')
     session.call("set_log_level", level=level)
+    session.finish()
+
+
+@command(NODES)
+def rotate_logs(ctx: typer.Context) -> None:
+    """Open the log file anew, after something moved it away; by size it is rotated by itself."""
+    session = session_of(ctx)
+    session.say(f"Reopening the log of node {session.node_name} ...")
+    session.call("rotate_logs")
+    session.finish()
+
+
+@command(OPERATIONS)
+def suspend_listeners(ctx: typer.Context) -> None:
+    """Let no new clients in until resume_listeners; those that are in stay."""
+    session = session_of(ctx)
+    session.say(f"Will suspend client connection listeners on node {session.node_name} ...")
+    session.call("suspend_listeners")
+    session.finish()
+
+
+@command(OPERATIONS)
+def resume_listeners(ctx: typer.Context) -> None:
+    """Let clients in again after suspend_listeners."""
+    session = session_of(ctx)
+    session.say(f"Will resume client connection listeners on node {session.node_name} ...")
+    session.call("resume_listeners")
     session.finish()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from typing import Annotated, Any
 
@@ -101,7 +102,7 @@ def log_tail_stream(
         found = session.call("log_tail", offset=offset)
         offset = found["offset"]
         for line in found["lines"]:
-            session.write(line)
+            session.write(json.dumps({"line": line}, ensure_ascii=False) if session.is_json else line)
         session.out.flush()
         looks = None if looks is None else looks - 1
         # A file grows without telling: there is nothing to wait on.

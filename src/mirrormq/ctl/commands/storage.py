@@ -43,6 +43,7 @@ def backup(ctx: typer.Context, directory: str) -> None:
     with bars(session) as show:
         while not (state := session.call("backup_progress"))["finished"]:
             show("Copied", state["copied_bytes"], state["total_bytes"])
+        show("Copied", state["total_bytes"], state["total_bytes"])
     facts = {name: state[name] for name in ("files", "linked_files", "total_bytes", "taken_at")}
     session.finish(
         f"{state['files']} files with {state['total_bytes']} bytes, {state['linked_files']} of them linked",
