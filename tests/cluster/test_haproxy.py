@@ -21,6 +21,7 @@ import pika
 import pika.exceptions
 import pytest
 
+from mirrormq.ctl.main import CTL
 from mirrormq.wire import methods
 from tests.cluster import kit
 from tests.cluster.kit import Cluster, Node, until
@@ -28,6 +29,8 @@ from tests.support.raw import RawClient
 
 HAPROXY = shutil.which("haproxy") or "/usr/sbin/haproxy"
 SETTINGS = ("proxy_protocol=true", "proxy_protocol_sources=127.0.0.0/8")
+HOWS = ["stop_app", "SIGTERM", *(name for name in CTL.commands if name == "drain")]
+"""Ways to take a node out of service in order."""
 GONE = (pika.exceptions.AMQPError, ConnectionError, OSError)
 
 pytestmark = [
@@ -177,18 +180,19 @@ def test_a_killed_node_loses_its_clients_to_another(front: Front) -> None:
     front.cluster.start(node)
 
 
-@pytest.mark.parametrize("how", ["stop_app", "SIGTERM"])
+@pytest.mark.parametrize("how", HOWS)
 def test_a_node_that_is_stopped_in_order_loses_its_clients_to_another(front: Front, how: str) -> None:
     connection, node = settled(front)
-    if how == "stop_app":
-        node.ctl("stop_app")
-        assert health(node) == (503, {"status": "failed", "reason": "the application is stopped"})
-    else:
+    if how == "SIGTERM":
         node.signal(signal.SIGTERM)
+    else:
+        node.ctl(how)
+        reason = "the application is stopped" if how == "stop_app" else "no listener for clients is open"
+        assert health(node) == (503, {"status": "failed", "reason": reason})
     moves(front, connection, node)
-    if how == "stop_app":
-        node.ctl("start_app")
-        assert health(node) == (200, {"status": "ok"})
+    if how != "SIGTERM":
+        node.ctl("start_app" if how == "stop_app" else "revive")
+        until(lambda: health(node) == (200, {"status": "ok"}), f"{node} is ready again")
     else:
         assert node.popen is not None
         node.popen.wait(kit.DEADLINE_S)

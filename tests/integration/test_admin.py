@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -270,6 +271,29 @@ def test_a_list_of_one_virtual_host_has_nothing_of_others(admin: Admin) -> None:
     assert "two" not in admin("-V / list vhost_limits").out
     assert admin("-V / -f bash list connections").out.count("->") == 1
     assert admin("-V two list connections").out == "No items\n"
+
+
+@pytest.mark.skipif(find_spec("mirrormq.http.routes.messages") is None, reason="the API has no messages yet")
+def test_messages_are_published_and_got(admin: Admin, broker: Broker, tmp_path: Path) -> None:
+    broker.ask("declare_queue", vhost="two", name="letters")
+    at = "-V two"
+    assert admin(f"{at} publish routing_key=letters payload=one").out == "Message published\n"
+    assert admin(f"{at} publish routing_key=letters", stdin="two").out == "Message published\n"
+    assert admin(f"{at} publish routing_key=never payload=x").out == "Message published but NOT routed\n"
+    assert admin(f"{at} publish exchange=never routing_key=x payload=x").code == 1
+    shown = admin(f"{at} -f tsv get queue=letters count=2").out.splitlines()
+    assert shown[0].split("\t")[:4] == ["routing_key", "exchange", "message_count", "payload"]
+    assert [line.split("\t")[3] for line in shown[1:]] == ["one", "two"]
+    file = tmp_path / "payload"
+    assert admin(f"{at} get queue=letters ackmode=ack_requeue_false payload_file={file}").code == 0
+    assert file.read_bytes() == b"one"
+    coded = json.loads(
+        admin(f"{at} -f raw_json get queue=letters ackmode=ack_requeue_false encoding=base64").out
+    )
+    assert (coded[0]["payload"], coded[0]["payload_encoding"]) == ("dHdv", "base64")
+    assert admin(f"{at} get queue=letters").out == "No items\n"
+    assert admin(f"{at} get queue=never").err.startswith("*** Not found: /api/queues/two/never/get")
+    broker.ask("delete_queue", vhost="two", name="letters")
 
 
 def test_nobody_at_home_is_one_sentence(admin: Admin) -> None:

@@ -34,7 +34,8 @@ ELSEWHERE = {
     *("sync_queue", "cancel_sync_queue", "move_master", "force_promote", "quorum_status"),
     *("list_cursors", "drop_cursor", "inspect_log", "verify_log", "promote_mirror"),
     *("consume_event_stream", "log_tail_stream", "wait", "help", "backup", "haproxy_config"),
-    *("drain", "revive", "rebalance", "set_feature_level", "add_queue", "repair_queue"),
+    *("drain", "revive", "rebalance", "rebalance_status", "cancel_rebalance", "check_ready_to_serve_clients"),
+    *("set_feature_level", "add_queue", "repair_queue"),
 }
 
 

@@ -68,7 +68,8 @@ class AdminClient:
             self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout)
         self.missing: dict[str, str] = {}
         """Nodes whose rows the last answer lacks, and why."""
-        self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        # RabbitMQ has resources that give no JSON, and refuses to delete their contents for it.
+        self._headers = {"Accept": "application/json, */*;q=0.5", "Content-Type": "application/json"}
         if key is not None:
             self._headers["Authorization"] = f"{KEY_SCHEME} {key}"
         elif user is not None:
@@ -135,7 +136,7 @@ def _refused(status: int, data: bytes) -> Refused:
         return Refused(status, str(found["error"]), reason if isinstance(reason, str) else json.dumps(reason))
     except (ValueError, TypeError, KeyError):
         text = data.decode(errors="replace").strip()[:200]
-        return Refused(status, http.client.responses.get(status, "error"), text or "no reason given")
+        return Refused(status, http.client.responses.get(status, "error"), text or f"no reason given (HTTP {status})")
 
 
 def _missing(text: str) -> dict[str, str]:

@@ -23,6 +23,7 @@ from mirrormq.ctl.admin.objects import BOOLEAN, DESTINATION, JSON, NUMBER, VALUE
 from mirrormq.ctl.admin.options import Options, read
 
 Row = dict[str, Any]
+PAYLOAD = ("payload", "payload_encoding")
 HINT = "mirrormq admin --help for help"
 
 
@@ -237,7 +238,7 @@ class Admin:
         rows: list[Row] = self._ask("POST", *self._path(entry.path, given), body=body)
         if file is not None and rows:
             self._save(file, rows[0])
-            rows = [{name: value for name, value in rows[0].items() if name != "payload"}]
+            rows = [{name: value for name, value in rows[0].items() if name not in PAYLOAD}]
         self._shown(rows, Listed(""), [])
 
     def _save(self, file: str, row: Row) -> None:
