@@ -136,7 +136,9 @@ def _refused(status: int, data: bytes) -> Refused:
         return Refused(status, str(found["error"]), reason if isinstance(reason, str) else json.dumps(reason))
     except (ValueError, TypeError, KeyError):
         text = data.decode(errors="replace").strip()[:200]
-        return Refused(status, http.client.responses.get(status, "error"), text or f"no reason given (HTTP {status})")
+        return Refused(
+            status, http.client.responses.get(status, "error"), text or f"no reason given (HTTP {status})"
+        )
 
 
 def _missing(text: str) -> dict[str, str]:

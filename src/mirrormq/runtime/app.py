@@ -345,7 +345,7 @@ class App:
     async def open_doors(self) -> None:
         """Let clients in."""
         listeners = [(bound.protocol, bound.address.host, bound.address.port) for bound in self.bound]
-        told = [entry for entry in self.facts().get("listeners", ()) if entry["protocol"] == "http"]
+        told = [entry for entry in self.facts().get("listeners", ()) if "http" in entry["protocol"]]
         listeners += [(entry["protocol"], entry["interface"], entry["port"]) for entry in told]
         self.node.news.set_listeners(listeners)
         self.node.inquiries.describe = self.facts

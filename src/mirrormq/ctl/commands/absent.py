@@ -13,7 +13,7 @@ from mirrormq.ctl.registry import CLUSTER, command
 _COOKIE = "there is no cookie; nodes share cluster.secret, and tools use the key of a node."
 _ERLANG = "there is no Erlang here."
 
-_ATTEMPTS = "attempts to log in are counted nowhere; those that fail are in the node's log."
+_ATTEMPTS = "attempts to log in that fail are in the node's log."
 _PLACED = (
     "who has copies of a queue is said by policies: set_policy with ha-mode, ha-params and a pattern for it."
 )

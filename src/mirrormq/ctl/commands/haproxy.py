@@ -19,7 +19,7 @@ import typer
 from mirrormq.ctl.faults import Failure, Misuse
 from mirrormq.ctl.registry import CONFIGURATION, command, session_of
 
-AMQP, AMQPS, HTTP = "amqp", "amqp/ssl", "http"
+AMQP, AMQPS, HTTP, HTTPS = "amqp", "amqp/ssl", "http", "https"
 EVERYWHERE = ("", "::", "0.0.0.0")
 OFF = "off"
 UNPROXIED = (
@@ -27,6 +27,10 @@ UNPROXIED = (
     "own machine, users that may come from loopback only (guest) get in from everywhere. Set "
     "proxy_protocol = true and proxy_protocol_sources to the address of HAProxy on all nodes, restart them, "
     "and print this file again"
+)
+UNASKED = (
+    "not every node has a management listener, so HAProxy only looks whether the port for clients is open; "
+    "a node that is stopped or paused closes it"
 )
 ALONE = "the cluster is one node: there is nobody to go to when it is down"
 
@@ -121,6 +125,7 @@ def haproxy_config(
         raise Failure("no node of this cluster takes AMQP clients; cluster_status shows who listens where")
     warnings = [] if sends else [UNPROXIED]
     warnings += [ALONE] if len(places) + len(unknown) == 1 else []
+    warnings += [] if is_asked(places) else [UNASKED]
     warnings += [
         f"node {name} is not running and its ports are not known: it is left out; start it and print again"
         for name in unknown
@@ -191,24 +196,41 @@ def _relay(name: str, bind: str, protocol: str, places: list[Place], front: Fron
         "    option tcplog",
         "    option clitcpka",
         "    balance leastconn",
-        _CHECK,
+        *([_CHECK] if is_asked(places) else []),
     ]
     for place in found:
         words = ["server", _word(place.name), _joined(place.ports[protocol]), "check"]
-        if HTTP in place.ports:
-            host, port = place.ports[HTTP]
-            words += ["addr", host, "port", str(port)]
+        if is_asked(places):
+            kind = HTTP if HTTP in place.ports else HTTPS
+            host, port = place.ports[kind]
+            words += [
+                "addr",
+                host,
+                "port",
+                str(port),
+                *(["check-ssl", "verify", "none"] if kind == HTTPS else []),
+            ]
         if front.sends_proxy:
             words.append("send-proxy-v2")
         lines.append("    " + " ".join(words))
     return ["\n".join(lines)]
 
 
+def is_asked(places: list[Place]) -> bool:
+    """Can every node be asked whether it takes clients?"""
+    return all(HTTP in place.ports or HTTPS in place.ports for place in places)
+
+
 def _management(places: list[Place], front: Front) -> list[str]:
     """A browser stays with one node; the client's address goes with each request."""
-    found = [place for place in places if HTTP in place.ports]
+    found = [place for place in places if HTTP in place.ports or HTTPS in place.ports]
     if not front.management or not found:
         return []
+    servers = []
+    for place in found:
+        secured = "" if HTTP in place.ports else " ssl verify none"
+        at = _joined(place.ports[HTTPS if secured else HTTP])
+        servers.append(f"    server {_word(place.name)} {at} check{secured}")
     lines = [
         "listen management",
         f"    bind {front.management}{' accept-proxy' if front.is_proxied else ''}",
@@ -217,7 +239,7 @@ def _management(places: list[Place], front: Front) -> list[str]:
         "    option forwardfor",
         "    balance source",
         _CHECK,
-        *(f"    server {_word(place.name)} {_joined(place.ports[HTTP])} check" for place in found),
+        *servers,
     ]
     return ["\n".join(lines)]
 
