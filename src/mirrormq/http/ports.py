@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from mirrormq.kernel.store import Worklist
 from mirrormq.node.admin import AdminHost
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
@@ -23,8 +22,6 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
-    work: Worklist
-    """Queues to visit; it knows what their messages occupy."""
 
 
 class Driver(Protocol):

@@ -16,12 +16,13 @@ import struct
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from mirrormq.base import limits
 from mirrormq.http.answers import Row
 from mirrormq.http.api import Call
 from mirrormq.http.routes.nodes import About
+from mirrormq.kernel.store import Worklist
 from mirrormq.node.steps import Refusal
 
 HIDDEN = "[hidden]"
@@ -30,6 +31,14 @@ PREFIXES = ("MIRRORMQ_", "RABBITMQ_")
 SIOCGIFADDR = 0x8915
 CONSOLE = "<stderr>"
 NO_FILE = "this node writes its log to standard error; set log.file to have one that can be read from here"
+
+
+class Holder(Protocol):
+    """A node, as it holds messages."""
+
+    work: Worklist
+    """Queues to visit; it knows what their messages occupy."""
+
 
 Command = Callable[[Call, Row], Awaitable[Any]]
 
@@ -112,7 +121,7 @@ async def _memory(call: Call, _given: Row) -> Row:
     for line in await asyncio.to_thread(_lines, Path("/proc/self/status")):
         if line.startswith(("RssFile:", "RssShmem:")):
             mapped += int(line.split()[1]) * 1024
-    messages = call.node.work.resident
+    messages = cast(Holder, call.node).work.resident
     return {
         "messages": messages,
         "code_and_mapped_files": mapped,
