@@ -26,7 +26,8 @@ from mirrormq.kernel.store import Worklist
 from mirrormq.node.steps import Refusal
 
 HIDDEN = "[hidden]"
-SECRET = re.compile(r"pass|secret|token|key|cookie|credential", re.IGNORECASE)
+SET = re.compile(r"((?:pass|secret|token|key|cookie|credential)[\w.-]*=).+", re.IGNORECASE | re.DOTALL)
+IN_URL = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]*)@")
 PREFIXES = ("MIRRORMQ_", "RABBITMQ_")
 SIOCGIFADDR = 0x8915
 CONSOLE = "<stderr>"
@@ -72,17 +73,17 @@ def commands(about: About) -> dict[str, Command]:
 
 
 async def _command_line(_call: Call, _given: Row) -> list[str]:
-    return [_shown(word) for word in sys.orig_argv]
+    return [without_secret(word) for word in sys.orig_argv]
 
 
-def _shown(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return f"{name}={HIDDEN}" if equals and value and SECRET.search(name) else word
+def without_secret(word: str) -> str:
+    """A word without the value of a secret setting, and without the password in an address."""
+    return IN_URL.sub(rf"\1:{HIDDEN}@", SET.sub(rf"\1{HIDDEN}", word))
 
 
 async def _environment(_call: Call, _given: Row) -> list[Row]:
     return [
-        {"name": name, "value": HIDDEN if SECRET.search(name) else value}
+        {"name": name, "value": without_secret(f"{name}={value}").partition("=")[2]}
         for name, value in sorted(os.environ.items())
         if name.startswith(PREFIXES)
     ]
