@@ -1,14 +1,14 @@
 """Entry of the command `mirrormq`: hands over to the part that was asked for and imports nothing else.
 
-`serve` is the node; `up` runs several of them, and `demo` shows what for; `ctl` administers nodes; `pipeline`
-runs Spark jobs on their queues; `restore` makes a data folder of a backup. The node process never imports
-what only the command line needs.
+`serve` is the node; `up` runs several of them, and `demo` shows what for; `ctl` administers nodes, `admin` by
+HTTP; `pipeline` runs Spark jobs on their queues; `restore` makes a data folder of a backup. The node process
+never imports what only the command line needs.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import mirrormq
@@ -21,6 +21,10 @@ usage: mirrormq serve [options]     run a node (mirrormq serve --help)
        mirrormq up [--nodes N]      run a cluster on this machine (mirrormq up --help)
        mirrormq demo                a guided tour: three nodes, a killed master, nothing lost
        mirrormq ctl COMMAND ...     administer a node (mirrormq ctl help)
+       mirrormq admin VERB ...      the same by HTTP, as rabbitmqadmin (mirrormq admin --help)
+       mirrormq plugins COMMAND     what is built in, as rabbitmq-plugins (mirrormq plugins help)
+       mirrormq shims DIR           write rabbitmqctl and its like, which call these
+       mirrormq completion SHELL    print the script for bash, zsh or fish
        mirrormq pipeline JOB ...    run a Spark job on queues (mirrormq pipeline help)
        mirrormq restore FROM ...    make a data folder of a backup (mirrormq restore --help)
        mirrormq --version
@@ -47,8 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mirrormq.runtime.restore import restore
 
         return restore(words[1:])
+    if "__complete" in words[:2]:
+        from mirrormq.ctl.completion import complete
+
+        return complete(words[words.index("__complete") + 1 :])
     if command == "ctl":
         return main_ctl(words[1:])
+    if command in _TOOLS:
+        return _TOOLS[command](words[1:])
     if command == "pipeline":
         from mirrormq.spark.jobs.cli import pipeline
 
@@ -65,9 +75,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def main_ctl(argv: Sequence[str] | None = None) -> int:
     """Run `mirrormqctl`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["__complete"]:
+        return main(words)
     from mirrormq.ctl.main import main as ctl
 
-    return ctl(argv, offline=_offline_tools)
+    return ctl(words, offline=_offline_tools)
+
+
+def _admin(words: list[str]) -> int:
+    from mirrormq.ctl.admin.main import main as admin
+
+    return admin(words)
+
+
+def _plugins(words: list[str]) -> int:
+    from mirrormq.ctl.main import main as ctl
+    from mirrormq.ctl.registry import PLUGINS
+
+    return ctl(words, tool=PLUGINS)
+
+
+def _shims(words: list[str]) -> int:
+    from mirrormq.ctl.shims import main as shims
+
+    return shims(words)
+
+
+def _completion(words: list[str]) -> int:
+    from mirrormq.ctl.completion import main as completion
+
+    return completion(words)
+
+
+_TOOLS: dict[str, Callable[[list[str]], int]] = {
+    "admin": _admin,
+    "plugins": _plugins,
+    "shims": _shims,
+    "completion": _completion,
+}
 
 
 def _offline_tools() -> Offline:

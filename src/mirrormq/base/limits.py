@@ -165,6 +165,9 @@ browse_bytes_max = 8 * 1024 * 1024
 events_looked_max = 10_000
 """Events read for one question about what happened; older ones are asked for from where it stopped."""
 
+log_tail_bytes_max = 1024 * 1024
+"""Most of a log file that one `log_tail` reads."""
+
 # --- queue log ---
 journal_file_bytes = 32 * 1024 * 1024
 """Size at which a journal file is followed by the next."""

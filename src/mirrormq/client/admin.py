@@ -47,8 +47,12 @@ class AdminClient:
         key: str | None = None,
         timeout: float | None = 60.0,
         cafile: str | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> None:
-        """Connect to `url` at the first request; the key wins over user and password."""
+        """Connect to `url` at the first request; the key wins over user and password.
+
+        Over TLS the server is checked by the authorities in `cafile`, or as `context` says.
+        """
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no address of an admin API; it looks like http://host:15672")
@@ -56,7 +60,7 @@ class AdminClient:
         self._root = parts.path.rstrip("/").removesuffix("/api")
         port = parts.port or (15671 if parts.scheme == "https" else 15672)
         if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=cafile)
+            context = context or ssl.create_default_context(cafile=cafile)
             self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
                 parts.hostname, port, timeout=timeout, context=context
             )
@@ -64,7 +68,8 @@ class AdminClient:
             self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout)
         self.missing: dict[str, str] = {}
         """Nodes whose rows the last answer lacks, and why."""
-        self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        # RabbitMQ has resources that give no JSON, and refuses to delete their contents for it.
+        self._headers = {"Accept": "application/json, */*;q=0.5", "Content-Type": "application/json"}
         if key is not None:
             self._headers["Authorization"] = f"{KEY_SCHEME} {key}"
         elif user is not None:
@@ -131,7 +136,9 @@ def _refused(status: int, data: bytes) -> Refused:
         return Refused(status, str(found["error"]), reason if isinstance(reason, str) else json.dumps(reason))
     except (ValueError, TypeError, KeyError):
         text = data.decode(errors="replace").strip()[:200]
-        return Refused(status, http.client.responses.get(status, "error"), text or "no reason given")
+        return Refused(
+            status, http.client.responses.get(status, "error"), text or f"no reason given (HTTP {status})"
+        )
 
 
 def _missing(text: str) -> dict[str, str]:

@@ -7,15 +7,16 @@ is unknown. Programs of users have better clients.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from mirrormq.wire import methods
 from mirrormq.wire.methods import Method
-from mirrormq.wire.properties import Properties, encode_properties
+from mirrormq.wire.properties import Properties, decode_properties, encode_properties
 from mirrormq.wire.spec import (
     CLASS_BASIC,
     FRAME_BODY,
@@ -27,6 +28,8 @@ from mirrormq.wire.spec import (
 )
 
 CHANNEL = 1
+BODY_SIZE_AT, PROPERTIES_AT = 4, 12
+"""Where they are in the header of a content."""
 RECV_BYTES = 65_536
 FRAME_MAX = 131_072
 CAPABILITIES = {
@@ -71,6 +74,13 @@ class Delivered(NamedTuple):
     tag: int
     redelivered: bool
     body: bytes
+    routing_key: str = ""
+    properties: bytes = b""
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers of the message."""
+        return decode_properties(self.properties).headers or {}
 
 
 class Cancelled(NamedTuple):
@@ -166,6 +176,14 @@ class AmqpClient:
         self._call(CHANNEL, methods.BasicQos(0, prefetch, False), methods.BasicQosOk)
         self._call(CHANNEL, methods.BasicConsume(queue=queue), methods.BasicConsumeOk)
 
+    def subscribe(self, exchange: str, routing_key: str) -> None:
+        """Take what an exchange routes by a key, into a queue that lasts as long as the connection."""
+        declare = methods.QueueDeclare(exclusive=True, auto_delete=True)
+        queue = self._call(CHANNEL, declare, methods.QueueDeclareOk).queue
+        bind = methods.QueueBind(queue=queue, exchange=exchange, routing_key=routing_key)
+        self._call(CHANNEL, bind, methods.QueueBindOk)
+        self._call(CHANNEL, methods.BasicConsume(queue=queue, no_ack=True), methods.BasicConsumeOk)
+
     def ack(self, tag: int) -> None:
         """Acknowledge everything up to a delivery."""
         self._send(CHANNEL, methods.BasicAck(tag, True))
@@ -181,6 +199,11 @@ class AmqpClient:
 
     # --- hearing ---
 
+    def has_more(self, seconds: float) -> bool:
+        """Wait so long at most for something to begin to arrive."""
+        is_here = bool(self._events or self._buffer)
+        return is_here or bool(select.select([self._socket], [], [], seconds)[0])
+
     def next_event(self) -> Event:
         """Wait for the next event."""
         while not self._events:
@@ -193,10 +216,14 @@ class AmqpClient:
         elif isinstance(method, methods.BasicNack):
             self._events.append(Refused(method.delivery_tag, method.multiple))
         elif isinstance(method, methods.BasicReturn):
-            self._read_body()
+            self._read_content()
             self._events.append(Returned(method.reply_text, method.exchange, method.routing_key))
         elif isinstance(method, methods.BasicDeliver):
-            self._events.append(Delivered(method.delivery_tag, method.redelivered, self._read_body()))
+            properties, body = self._read_content()
+            delivered = Delivered(
+                method.delivery_tag, method.redelivered, body, method.routing_key, properties
+            )
+            self._events.append(delivered)
         elif isinstance(method, methods.BasicCancel):
             self._events.append(Cancelled(method.consumer_tag))
         elif isinstance(method, methods.ConnectionClose | methods.ChannelClose):
@@ -221,16 +248,16 @@ class AmqpClient:
             if kind == FRAME_METHOD:
                 return channel, methods.decode(payload)
 
-    def _read_body(self) -> bytes:
+    def _read_content(self) -> tuple[bytes, bytes]:
         kind, _, head = self._read_frame()
         while kind != FRAME_HEADER:
             kind, _, head = self._read_frame()
-        (size,) = struct.unpack_from(">Q", head, 4)
+        (size,) = struct.unpack_from(">Q", head, BODY_SIZE_AT)
         parts = bytearray()
         while len(parts) < size:
             kind, _, payload = self._read_frame()
             parts += payload if kind == FRAME_BODY else b""
-        return bytes(parts)
+        return head[PROPERTIES_AT:], bytes(parts)
 
     def _read_frame(self) -> tuple[int, int, bytes]:
         while len(self._buffer) < FRAME_OVERHEAD:

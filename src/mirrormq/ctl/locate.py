@@ -55,7 +55,7 @@ def find(node: str | None, data: str | None, environment: Mapping[str, str]) -> 
     root = Path(data or environment.get("MIRRORMQ_DATA_DIR") or DEFAULT_ROOT)
     found = [entry for entry in (_read(path) for path in _candidates(root)) if entry is not None]
     fitting = [entry for entry in found if node is None or _fits(node, entry.name)]
-    running = [entry for entry in fitting if _is_alive(entry.pid)]
+    running = [entry for entry in fitting if is_alive(entry.pid)]
     if len(running) == 1:
         return running[0]
     if len(running) > 1:
@@ -67,10 +67,17 @@ def find(node: str | None, data: str | None, environment: Mapping[str, str]) -> 
             f"node {gone.name} is not running (its process {gone.pid} is gone); {START}", UNAVAILABLE
         )
     if node is not None:
-        known = ", ".join(sorted(entry.name for entry in found if _is_alive(entry.pid)))
+        known = ", ".join(sorted(entry.name for entry in found if is_alive(entry.pid)))
         others = f"; running there: {known}" if known else ""
         raise Failure(f"no node '{node}' runs below {root}{others}; {START}, or {ELSEWHERE}", UNAVAILABLE)
     raise Failure(f"no node runs below {root}; {START}, or {ELSEWHERE}", UNAVAILABLE)
+
+
+def running(data: str | None, environment: Mapping[str, str]) -> list[str]:
+    """The names of all nodes that run below the folder."""
+    root = Path(data or environment.get("MIRRORMQ_DATA_DIR") or DEFAULT_ROOT)
+    found = (_read(path) for path in _candidates(root))
+    return sorted(entry.name for entry in found if entry is not None and is_alive(entry.pid))
 
 
 def _candidates(root: Path) -> list[Path]:
@@ -100,7 +107,8 @@ def _fits(wanted: str, name: str) -> bool:
     return wanted == name or ("@" not in wanted and name.partition("@")[0] == wanted)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Is there such a process?"""
     if pid <= 0:
         return False
     try:

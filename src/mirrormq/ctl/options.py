@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from mirrormq.ctl.faults import Misuse
 
-FORMATTERS = ("table", "pretty_table", "json", "csv", "erlang")
+FORMATTERS = ("table", "pretty_table", "json", "json_stream", "csv", "erlang")
+_OTHER_NAMES = {"prettytable": "pretty_table", "jsonstream": "json_stream"}
 
 _VALUES: dict[str, str] = {
     "-n": "node",
@@ -26,6 +27,8 @@ _VALUES: dict[str, str] = {
     "--user": "user",
     "--password-file": "password_file",
     "--cacert": "cafile",
+    # Erlang's: accepted, because scripts pass it, and without meaning here.
+    "--erlang-cookie": "cookie",
 }
 _FLAGS: dict[str, tuple[str, object]] = {
     "-q": ("quiet", True),
@@ -38,6 +41,7 @@ _FLAGS: dict[str, tuple[str, object]] = {
     # Erlang's node name forms: accepted, because scripts pass them, and without meaning here.
     "-l": ("ignored", True),
     "--longnames": ("ignored", True),
+    "--print-stacktrace": ("ignored", True),
 }
 
 
@@ -54,6 +58,7 @@ class Options:
     user: str | None = None
     password_file: str | None = None
     cafile: str | None = None
+    cookie: str | None = field(default=None, repr=False)
     quiet: bool = False
     silent: bool = False
     headers: bool = True
@@ -105,6 +110,7 @@ def _checked(name: str, value: str) -> object:
         if not 0 < seconds < 1e9:
             raise Misuse(f"Invalid options for this command:\n{name} : {value}")
         return seconds
+    value = _OTHER_NAMES.get(value, value) if name == "--formatter" else value
     if name == "--formatter" and value not in FORMATTERS:
         raise Misuse(f"Formatter '{value}' is not known; there are {', '.join(FORMATTERS)}.")
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import typer
@@ -26,6 +26,7 @@ DEFINITIONS = "Definitions"
 OPERATIONS = "Operations"
 QUEUES = "Queues"
 STORAGE = "Data folder"
+PLUGIN_MANAGEMENT = "Plugin Management"
 FEATURES = "Feature flags"
 HELP = "Help"
 
@@ -47,18 +48,35 @@ class Command:
         return (self.function.__doc__ or "").strip().splitlines()[0]
 
 
-COMMANDS: dict[str, Command] = {}
+@dataclass(frozen=True)
+class Tool:
+    """A set of commands under one name."""
+
+    name: str
+    """As users call it."""
+    commands: dict[str, Command] = field(default_factory=dict)
+
+
+CTL = Tool("mirrormqctl")
+PLUGINS = Tool("mirrormq plugins")
+COMMANDS = CTL.commands
 
 
 def command(
-    group: str, usage: str = "", *, name: str | None = None, own: Sequence[str] = (), is_hidden: bool = False
+    group: str,
+    usage: str = "",
+    *,
+    name: str | None = None,
+    own: Sequence[str] = (),
+    is_hidden: bool = False,
+    tool: Tool = CTL,
 ) -> Callable[[Function], Function]:
     """Add a function as a command; `own` lists general options that mean something else after its name."""
 
     def add(function: Function) -> Function:
         known = name or function.__name__
-        assert known not in COMMANDS, known
-        COMMANDS[known] = Command(known, group, usage, function, frozenset(own), is_hidden)
+        assert known not in tool.commands, known
+        tool.commands[known] = Command(known, group, usage, function, frozenset(own), is_hidden)
         return function
 
     return add

@@ -51,6 +51,13 @@ def as_json(rows: Iterable[Row], columns: Sequence[str], out: TextIO) -> None:
     out.write("]\n")
 
 
+def as_json_lines(rows: Iterable[Row], columns: Sequence[str], out: TextIO) -> None:
+    """One JSON object per line and nothing else, as tools that read streams want it."""
+    for row in rows:
+        picked = {name: json_cell(name, row.get(name)) for name in columns}
+        out.write(json.dumps(picked, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 def as_csv(rows: Iterable[Row], columns: Sequence[str], out: TextIO, *, headers: bool) -> None:
     """Comma-separated values, every cell quoted."""
     writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")

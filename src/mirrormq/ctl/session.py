@@ -206,6 +206,11 @@ class Session:
             return AdminClient(node.http, user=options.user, password=password, timeout=self.timeout)
         return AdminClient(node.http, key=node.key(), timeout=self.timeout)
 
+    def amqp_login(self) -> tuple[str, str]:
+        """User and password for AMQP, which knows no key: as given, else the default of a fresh node."""
+        user = self.options.user or self.environment.get("MIRRORMQ_USER")
+        return (user, self._password_of(user)) if user else ("guest", "guest")
+
     def _password_of(self, user: str) -> str:
         """The log-in password from a file, the environment or a prompt; never from the command line."""
         path = self.options.password_file
@@ -241,7 +246,18 @@ class Session:
     @property
     def is_for_machines(self) -> bool:
         """JSON and CSV carry nothing but the result."""
-        return self.formatter in ("json", "csv", "erlang")
+        return self.formatter in ("json", "json_stream", "csv", "erlang")
+
+    @property
+    def is_json(self) -> bool:
+        """JSON was asked for."""
+        return self.formatter in ("json", "json_stream")
+
+    @property
+    def is_watched(self) -> bool:
+        """A person looks at a terminal, and wants to see more than the result."""
+        is_wanted = not (self.is_for_machines or self.options.quiet or self.options.silent)
+        return is_wanted and self.out.isatty()
 
     def say(self, text: str) -> None:
         """A banner: what is about to happen."""
@@ -259,7 +275,7 @@ class Session:
 
     def finish(self, message: str | None = None, **facts: Any) -> None:
         """End a command that has no table: its message, or {"result": "ok"} in JSON."""
-        if self.formatter == "json":
+        if self.is_json:
             shown: dict[str, Any] = {"result": "ok", "node": self.node_name, **facts}
             if message is not None:
                 shown["message"] = message
@@ -275,6 +291,8 @@ class Session:
         formatter = self.formatter
         if formatter == "json":
             render.as_json(rows, columns, self.out)
+        elif formatter == "json_stream":
+            render.as_json_lines(rows, columns, self.out)
         elif formatter == "csv":
             render.as_csv(rows, columns, self.out, headers=headers)
         elif formatter == "erlang":

@@ -153,10 +153,19 @@ async def ask(driver: Driver, request: Request) -> Answer:
 
 
 def peer_of(request: web.Request) -> Peer:
-    """The other end of the connection; unknown ends count as foreign."""
+    """The other end of the connection; unknown ends count as foreign.
+
+    A proxy on this machine says in X-Forwarded-For for whom it asks; rules about loopback are about that
+    client. Nobody comes closer by the header: it is read only of those who are here already, and its last
+    word is the proxy's own.
+    """
     transport = request.transport
     there = transport.get_extra_info("peername") if transport is not None else None
     here = transport.get_extra_info("sockname") if transport is not None else None
     host, port = (str(there[0]), int(there[1])) if there else ("", 0)
     local_host, local_port = (str(here[0]), int(here[1])) if here else ("?", 0)
+    if is_loopback(host) or host == local_host:
+        told = request.headers.getall("X-Forwarded-For", ())
+        if told:
+            host, port = told[-1].rpartition(",")[2].strip(), 0
     return Peer(host, port, local_host, local_port)

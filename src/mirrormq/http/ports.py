@@ -156,6 +156,12 @@ PROCESS_COMMANDS = (
     "join_cluster",
     "leave_cluster",
     "force_boot",
+    "set_vm_memory_high_watermark",
+    "set_disk_free_limit",
+    "set_log_level",
+    "suspend_listeners",
+    "resume_listeners",
+    "rotate_logs",
 )
 """What an administrator asks of the process and not of the node in it."""
 

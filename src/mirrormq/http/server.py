@@ -31,6 +31,7 @@ from mirrormq.http.routes import (
     access,
     ctl,
     definitions,
+    health,
     live,
     messages,
     metrics,
@@ -94,6 +95,7 @@ class Api:
             app.router.add_route(verb, path, served)
             if verb == "GET":
                 app.router.add_route("HEAD", path, served)
+        app.router.add_route("GET", health.PATH, health.ready(self._process, self._facts))
         files = Files()
         app.router.add_get("/", files.get)
         app.router.add_get("/ui/{path:.+}", files.get)

@@ -88,6 +88,8 @@ class App:
         """Done when the node wants clients for the first time."""
         self._are_doors_mine = False
         """The start is over: doors open and close as the node wants."""
+        self.is_suspended = False
+        """An administrator wants no new clients."""
         self._opening: asyncio.Task[None] | None = None
         self._undo = contextlib.AsyncExitStack()
 
@@ -250,7 +252,7 @@ class App:
         share = self.files_max * limits.open_data_files_percent_max // 100
         self.files = Files(
             self.folder.path,
-            Hearer(driver.disk_done, driver.disk_read, driver.fail, self._look_at_machine),
+            Hearer(driver.disk_done, driver.disk_read, driver.fail, self.look_at_machine),
             open_max=min(limits.open_data_files_max, share),
             reserve=self.reserve,
         )
@@ -343,8 +345,12 @@ class App:
     async def open_doors(self) -> None:
         """Let clients in."""
         listeners = [(bound.protocol, bound.address.host, bound.address.port) for bound in self.bound]
+        told = [entry for entry in self.facts().get("listeners", ()) if "http" in entry["protocol"]]
+        listeners += [(entry["protocol"], entry["interface"], entry["port"]) for entry in told]
         self.node.news.set_listeners(listeners)
         self.node.inquiries.describe = self.facts
+        if self.is_suspended:
+            return
         door = Door(self.driver, self.settings, self.files_max)
         for bound in self.bound:
             bound.open(lambda: PORT_CURE)
@@ -359,10 +365,10 @@ class App:
 
     def _watch_machine(self) -> None:
         """Look at memory and disk once per second."""
-        self._look_at_machine()
+        self.look_at_machine()
         self._watch = self.loop.call_later(WATCH_SECONDS, self._watch_machine)
 
-    def _look_at_machine(self) -> None:
+    def look_at_machine(self) -> None:
         """Tell the node how much is left. What the reserve lacks is not left for anything else."""
         free, missing = self.gauges.disk_free(), self.reserve.missing()
         if missing and self.reserve.has_room(free):

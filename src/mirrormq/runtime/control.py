@@ -20,7 +20,7 @@ from mirrormq.http.ports import RUNNING, STARTING, STOPPED, STOPPING, Stopped
 from mirrormq.node.node import Node
 from mirrormq.node.requests import LeaveCluster, Request
 from mirrormq.node.steps import Answer, Done, Problem, Refusal
-from mirrormq.runtime import hygiene
+from mirrormq.runtime import adjust, hygiene
 from mirrormq.runtime.app import App
 from mirrormq.runtime.backup import Backups
 from mirrormq.runtime.driver import Driver
@@ -87,6 +87,7 @@ class Control:
             "leave_cluster": self._leave_cluster,
             "force_boot": self._force_boot,
             "stop": self._stop_process,
+            **adjust.commands(self._running),
         }
 
     # The application.

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
 
 from mirrormq.http.answers import Fault
 from mirrormq.http.auth import KEY_HOLDER, Gate
@@ -26,7 +27,7 @@ class FakeRequest:
     """As much of a request as logging in looks at."""
 
     def __init__(self, authorization: str, transport: FakeTransport | None) -> None:
-        self.headers = {"Authorization": authorization}
+        self.headers = CIMultiDict({"Authorization": authorization})
         self.transport = transport
 
 
@@ -50,6 +51,16 @@ def gate() -> Gate:
 )
 async def test_the_key_works_on_the_nodes_own_machine(gate: Gate, peer: str, here: str) -> None:
     assert await gate.identify(request(FakeTransport(peer, here))) is KEY_HOLDER
+
+
+@pytest.mark.parametrize("told", [["192.0.2.7"], ["127.0.0.1", "192.0.2.7"], ["127.0.0.1, 192.0.2.7"], ["?"]])
+async def test_the_key_is_refused_to_who_comes_through_a_proxy_from_elsewhere(
+    gate: Gate, told: list[str]
+) -> None:
+    asked = request(FakeTransport("127.0.0.1", "127.0.0.1"))
+    cast(FakeRequest, asked).headers.extend([("X-Forwarded-For", text) for text in told])
+    with pytest.raises(Fault, match="401"):
+        await gate.identify(asked)
 
 
 @pytest.mark.parametrize("transport", [FakeTransport("10.0.0.9", "10.0.0.5"), None])

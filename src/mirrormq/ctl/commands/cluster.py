@@ -78,7 +78,7 @@ def force_boot(ctx: typer.Context) -> None:
     session = session_of(ctx)
     if session.url is None and not session.is_local_node_running():
         session.offline.force_boot(session.data, session.options.node)
-        if session.formatter == "json":
+        if session.is_json:
             session.write_json({"result": "ok"})
         return
     session.call("force_boot")
@@ -181,7 +181,7 @@ def cluster_status(ctx: typer.Context) -> None:
     """Show the nodes of the cluster: who belongs to it, who is running, and what it can still lose."""
     session = session_of(ctx)
     found = session.call("cluster_status")
-    if session.formatter == "json":
+    if session.is_json:
         session.write_json(found)
         return
     session.say(f"Cluster status of node {found['node']} ...")

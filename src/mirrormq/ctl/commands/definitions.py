@@ -9,13 +9,29 @@ from typing import Annotated, Any
 import typer
 
 from mirrormq.ctl.faults import CANNOT_CREATE, DATA, Failure, Misuse
+from mirrormq.ctl.progress import bars
 from mirrormq.ctl.registry import DEFINITIONS, command, session_of
 from mirrormq.ctl.session import Session
+
+ORDER = (
+    "vhosts",
+    "users",
+    "permissions",
+    "topic_permissions",
+    "parameters",
+    "global_parameters",
+    "policies",
+    "exchanges",
+    "queues",
+    "bindings",
+)
+PIECE = 1_000
+"""Objects sent at once."""
 
 Format = Annotated[str, typer.Option("--format", help="json; Erlang's own format is not written or read")]
 
 
-@command(DEFINITIONS, '<file_path | "-"> [--format json]')
+@command(DEFINITIONS, '<file_path | "-"> [--format <json>]')
 def export_definitions(ctx: typer.Context, file_path: str, file_format: Format = "json") -> None:
     """Write all definitions to a file, or with - to stdout."""
     _check_format(file_format)
@@ -57,8 +73,28 @@ def import_definitions(
         raise Failure(f"Failed to deserialise input (format: JSON) (error: {error})", DATA) from error
     if not isinstance(definitions, dict):
         raise Failure("Failed to deserialise input (format: JSON) (error: it is not an object)", DATA)
-    session.call("import_definitions", definitions=definitions)
+    with bars(session) as show:
+        parts = pieces(definitions)
+        for number, part in enumerate(parts):
+            session.call("import_definitions", definitions=part)
+            if len(parts) > 1:
+                show("Imported", number + 1, len(parts))
     session.finish("Successfully imported the definitions.")
+
+
+def pieces(definitions: dict[str, Any]) -> list[dict[str, Any]]:
+    """A large file in pieces, in the order in which one thing needs another; a small one as it is.
+
+    The node answers each piece when it is in force, which is what makes a bar move.
+    """
+    lists = [name for name in ORDER if isinstance(definitions.get(name), list)]
+    if sum(len(definitions[name]) for name in lists) <= PIECE:
+        return [definitions]
+    found = [{name: value for name, value in definitions.items() if name not in lists}]
+    for name in lists:
+        rows = definitions[name]
+        found += [{name: rows[at : at + PIECE]} for at in range(0, len(rows), PIECE)]
+    return found
 
 
 def _check_format(file_format: str) -> None:

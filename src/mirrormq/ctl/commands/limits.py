@@ -107,7 +107,7 @@ def json_value(text: str) -> Any:
 
 
 def _one(session: Session, limits: dict[str, int], none: str = "") -> None:
-    if session.formatter == "json":
+    if session.is_json:
         session.write_json(limits)
     else:
         session.write(json.dumps(limits, separators=(",", ":")) if limits else none)

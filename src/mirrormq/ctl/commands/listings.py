@@ -214,12 +214,25 @@ def list_consumers(ctx: typer.Context, column: Columns = None) -> None:
     session.table(session.call("list_consumers", vhost=session.options.vhost), columns)
 
 
-@command(MONITORING, "[--vhost <vhost>] [--no-table-headers] [<column> ...]")
-def list_unresponsive_queues(ctx: typer.Context, column: Columns = None) -> None:
+@command(
+    MONITORING,
+    "[--vhost <vhost>] [--local] [--queue-timeout <milliseconds>] [--no-table-headers] [<column> ...]",
+)
+def list_unresponsive_queues(
+    ctx: typer.Context,
+    column: Columns = None,
+    *,
+    local: Annotated[
+        bool, typer.Option("--local", help="only of this node: a node that answers has none")
+    ] = False,
+    _patience: Annotated[
+        int, typer.Option("--queue-timeout", help="accepted: nodes are asked, for 5 seconds", min=1)
+    ] = 15_000,
+) -> None:
     """List queues that do not answer: those of nodes that do not, because queues live in their loops."""
     columns = columns_of(column, ("name",), QUEUES)
     session = session_of(ctx)
     session.say(f"Listing unresponsive queues for vhost {session.options.vhost} ...")
     rows = session.call("list_queues", vhost=session.options.vhost)
-    silent = {node for node, reason in session.client.missing.items() if reason == SILENT}
+    silent = {node for node, reason in session.client.missing.items() if reason == SILENT and not local}
     session.table([row for row in rows if row["node"] in silent], columns)

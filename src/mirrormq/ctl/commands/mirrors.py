@@ -7,13 +7,12 @@ returns at once, as `--no-wait` does here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 
 from mirrormq.ctl.faults import USAGE, Failure
+from mirrormq.ctl.progress import Show, bars
 from mirrormq.ctl.registry import MONITORING, QUEUES, command, session_of
 from mirrormq.ctl.session import Session
 
@@ -22,7 +21,6 @@ PATIENT_SECONDS = 620.0
 """How long a move is waited for: the new master may have to be synchronised first."""
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE")]
-Show = Callable[[dict[str, Any]], None]
 
 
 @command(QUEUES, "[--vhost <vhost>] [--no-wait] <queue>")
@@ -44,7 +42,7 @@ def sync_queue(
         names = ", ".join(begun["unsynchronised"])
         session.finish(f"Begun for {names}", unsynchronised=begun["unsynchronised"])
         return
-    with _shown(session) as show:
+    with bars(session) as show:
         last = _wait(session, queue, show)
     in_sync = last["in_sync"]
     session.finish(f"In sync: {', '.join(in_sync)}", in_sync=in_sync, unsynchronised=[])
@@ -91,7 +89,7 @@ def force_promote(
     vhost = session.options.vhost
     wanted = {"vhost": vhost, "name": queue, "node": node}
     plan = session.call("force_promote", **wanted, plan=True)
-    is_json = session.formatter == "json"
+    is_json = session.is_json
     if not is_json:
         for line in plan_lines(queue, plan):
             session.write(line)
@@ -164,7 +162,7 @@ def _wait(session: Session, queue: str, show: Show) -> dict[str, Any]:
     idle = 0
     while idle < polls:
         found: dict[str, Any] = session.call("sync_status", vhost=session.options.vhost, name=queue)
-        show(found)
+        _show(show, found)
         if not found["unsynchronised"]:
             return found
         now = (found["epoch"], found["mirrors"])
@@ -179,31 +177,10 @@ def _wait(session: Session, queue: str, show: Show) -> dict[str, Any]:
     )
 
 
-@contextmanager
-def _shown(session: Session) -> Iterator[Show]:
-    """A bar for each mirror, where a person looks at it."""
-    if not session.out.isatty() or session.is_for_machines or session.options.quiet or session.options.silent:
-        yield _unseen
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, console=Console(file=session.out)) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(found: dict[str, Any]) -> None:
-            behind = set(found["unsynchronised"])
-            for row in found["mirrors"] or ():
-                if row["node"] in behind and row["node"] not in tasks:
-                    tasks[row["node"]] = progress.add_task(row["node"], total=100)
-            for row in found["mirrors"] or ():
-                if row["node"] in tasks:
-                    done = 100 if row["node"] not in behind else row["progress"] or 0
-                    progress.update(tasks[row["node"]], completed=done)
-
-        yield show
-
-
-def _unseen(_found: dict[str, Any]) -> None:
-    """Nobody looks."""
+def _show(show: Show, found: dict[str, Any]) -> None:
+    """A bar for each mirror that is, or was, behind."""
+    behind = set(found["unsynchronised"])
+    for row in found["mirrors"] or ():
+        done = row["progress"] or 0 if row["node"] in behind else 100
+        if row["node"] in behind or row["node"] in found["in_sync"]:
+            show(row["node"], done, 100)

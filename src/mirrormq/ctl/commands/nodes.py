@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrormq.client.admin import AdminClient, Refused, Unreachable
-from mirrormq.ctl.faults import NO_PERMISSION, USAGE, Failure
+from mirrormq.ctl.faults import NO_PERMISSION, USAGE, Failure, Misuse
 from mirrormq.ctl.registry import CONFIGURATION, HELP, MONITORING, NODES, command, session_of
 from mirrormq.ctl.session import Session
 
@@ -28,7 +28,7 @@ def status(
     """Show the status of the node."""
     session = session_of(ctx)
     found = session.call("status")
-    if session.formatter == "json":
+    if session.is_json:
         session.write_json(found)
         return
     session.say(f"Status of node {found['node']} ...")
@@ -62,7 +62,7 @@ def environment(ctx: typer.Context) -> None:
     session = session_of(ctx)
     session.say(f"Application environment of node {session.node_name} ...")
     found = session.call("environment")
-    if session.formatter == "json":
+    if session.is_json:
         session.write_json(found)
         return
     for name in sorted(found):
@@ -106,12 +106,15 @@ def stop(
     session.finish()
 
 
-@command(NODES, "[--no-wait] [--timeout <timeout>]")
+@command(NODES, "[--wait | --no-wait] [--timeout <timeout>]")
 def shutdown(
     ctx: typer.Context,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="do not wait until it is gone")] = False,
+    is_waiting: Annotated[bool, typer.Option("--wait", help="wait until it is gone, as without")] = False,
 ) -> None:
     """Stop the node; without --no-wait, wait until its process is gone."""
+    if no_wait and is_waiting:
+        raise Misuse("--wait and --no-wait exclude each other.")
     session = session_of(ctx)
     if not no_wait:
         stop(ctx)
@@ -128,7 +131,7 @@ def await_startup(ctx: typer.Context) -> None:
     limit = session.options.timeout or STARTUP_SECONDS
     failure: Failure | None = None
     for _ in range(max(1, int(limit / POLL_SECONDS))):
-        failure = _try(session)
+        failure = try_running(session)
         if failure is None:
             session.finish()
             return
@@ -144,7 +147,11 @@ def version(ctx: typer.Context) -> None:
     """Show the version of this tool."""
     from mirrormq import __version__
 
-    session_of(ctx).write(__version__)
+    session = session_of(ctx)
+    if session.is_json:
+        session.write_json({"result": "ok", "version": __version__})
+    else:
+        session.write(__version__)
 
 
 @command(MONITORING)
@@ -162,7 +169,7 @@ def listeners(ctx: typer.Context) -> None:
     session = session_of(ctx)
     found = running_status(session)
     session.say(f"Asking node {found['node']} to report its protocol listeners ...")
-    if session.formatter == "json":
+    if session.is_json:
         session.finish(listeners=found["listeners"])
         return
     for line in listener_lines(found["listeners"]):
@@ -272,7 +279,7 @@ def _not_running(found: dict[str, Any]) -> str:
     return f"this node's application is {found['app']}{detail}; {cure}"
 
 
-def _try(session: Session) -> Failure | None:
+def try_running(session: Session) -> Failure | None:
     """One attempt to reach the node with fresh eyes: its file may have changed since the last one."""
     try:
         if session.url is not None:

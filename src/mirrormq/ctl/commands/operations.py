@@ -58,7 +58,11 @@ def close_connection(ctx: typer.Context, connection: str, explanation: str) -> N
     session.finish()
 
 
-@command(OPERATIONS, "[--vhost <vhost> --limit <limit>] [--global] <explanation>", own=("--vhost", "-p"))
+@command(
+    OPERATIONS,
+    "[--vhost <vhost> --limit <limit>] [--global] [--per-connection-delay <delay>] <explanation>",
+    own=("--vhost", "-p"),
+)
 def close_all_connections(
     ctx: typer.Context,
     explanation: str,
@@ -66,6 +70,9 @@ def close_all_connections(
     vhost: VHost = None,
     limit: Limit = 0,
     everywhere: Annotated[bool, typer.Option("--global", help="of all virtual hosts")] = False,
+    _delay: Annotated[
+        int, typer.Option("--per-connection-delay", help="accepted: the node paces itself", min=0)
+    ] = 0,
 ) -> None:
     """Close all connections of a virtual host, or with --global of all, on all nodes."""
     session = session_of(ctx)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mirrormq.ctl.faults import DATA, Failure
+from mirrormq.ctl.progress import bars
 from mirrormq.ctl.registry import STORAGE, command, session_of
 from mirrormq.ctl.session import Session
 
@@ -39,8 +40,10 @@ def backup(ctx: typer.Context, directory: str) -> None:
     target = directory if session.url is not None else str(Path(directory).absolute())
     session.say(f"Backing up node {session.node_name} to {target} ...")
     session.call("backup", target=target)
-    while not (state := session.call("backup_progress"))["finished"]:
-        session.say(f"{state['copied_bytes']} of about {state['total_bytes']} bytes")
+    with bars(session) as show:
+        while not (state := session.call("backup_progress"))["finished"]:
+            show("Copied", state["copied_bytes"], state["total_bytes"])
+        show("Copied", state["total_bytes"], state["total_bytes"])
     facts = {name: state[name] for name in ("files", "linked_files", "total_bytes", "taken_at")}
     session.finish(
         f"{state['files']} files with {state['total_bytes']} bytes, {state['linked_files']} of them linked",
@@ -69,7 +72,7 @@ def inspect_log(
         session.table(found, RECORD_COLUMNS)
         return
     rows = session.offline.inspect(session.data, session.options.node, wanted)
-    session.table(rows if session.formatter == "json" else _in_words(rows), QUEUE_COLUMNS)
+    session.table(rows if session.is_json else _in_words(rows), QUEUE_COLUMNS)
 
 
 @command(STORAGE, "[--data <directory>]")
@@ -79,7 +82,7 @@ def verify_log(ctx: typer.Context) -> None:
     session.say(f"Checking {session.data} ...")
     found = session.offline.verify(session.data, session.options.node)
     faults = found["faults"]
-    if session.formatter == "json":
+    if session.is_json:
         session.write_json(found)
     else:
         session.table(faults, FAULT_COLUMNS)
@@ -94,7 +97,7 @@ def verify_log(ctx: typer.Context) -> None:
 
 
 def _show_definitions(session: Session, found: dict[str, Any]) -> None:
-    if session.formatter == "json":
+    if session.is_json:
         session.write_json(found)
         return
     session.table(found["log"], ENTRY_COLUMNS)

@@ -20,6 +20,7 @@ from mirrormq.http.auth import ask
 from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.http.ports import PROCESS_COMMANDS, RUNNING
+from mirrormq.http.routes import diagnostics
 from mirrormq.http.routes.definitions import exported
 from mirrormq.http.routes.nodes import About
 from mirrormq.meta import system
@@ -87,6 +88,7 @@ class Commands:
             "list_consumers": _consumers,
         }
         """Lists that take other nodes."""
+        self._machine = diagnostics.commands(about)
 
     @described(answer=Any, needs="administrator")
     async def run(self, call: Call) -> web.StreamResponse:
@@ -101,6 +103,11 @@ class Commands:
             return answers.response(await _backed_up(call, name, given))
         if name in PROCESS_COMMANDS or (name == "stop" and call.process.state != RUNNING):
             return answers.response(await _of_process(call, name, given))
+        if name in self._machine:
+            try:
+                return answers.response(await self._machine[name](call, given))
+            except Refusal as refusal:
+                raise _fault(*refusal.problem) from refusal
         if name in self._single:
             return answers.response(self._single[name](call, given))
         if name in self._lists:
