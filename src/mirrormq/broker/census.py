@@ -7,6 +7,16 @@ other nodes is what they last reported, so a limit may be overshot by what opene
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+CHURN = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+
 
 class Report(Protocol):
     """What another node says is open there."""
@@ -32,6 +42,8 @@ class Census:
 
     def __init__(self) -> None:
         self.connections = 0
+        self.churn = dict.fromkeys(CHURN, 0)
+        """What has begun and ended since this process started."""
         self.vhosts: dict[str, int] = {}
         self.users: dict[str, int] = {}
         self.channels: dict[str, int] = {}
@@ -42,21 +54,25 @@ class Census:
     def connection_opened(self, vhost: str, user: str) -> None:
         """A connection is in its vhost."""
         self.connections += 1
+        self.churn["connection_created"] += 1
         self._add(self.vhosts, vhost, 1)
         self._add(self.users, user, 1)
 
     def connection_ended(self, vhost: str, user: str) -> None:
         """A connection that was opened ends."""
         self.connections -= 1
+        self.churn["connection_closed"] += 1
         self._add(self.vhosts, vhost, -1)
         self._add(self.users, user, -1)
 
     def channel_opened(self, user: str) -> None:
         """A channel is open."""
+        self.churn["channel_created"] += 1
         self._add(self.channels, user, 1)
 
     def channel_ended(self, user: str) -> None:
         """A channel that was opened ends."""
+        self.churn["channel_closed"] += 1
         self._add(self.channels, user, -1)
 
     def connections_in(self, vhost: str) -> int:

@@ -78,6 +78,7 @@ class Channel(Publisher):
         self.number = number
         self.uid = uid
         self.core = ChannelCore(number, uid, connection.out)
+        self.core.tally.above = self.vhost.tally
         self.confirm = ConfirmTracker(self.core)
         self.consumers: dict[str, Consumer] = {}
         self.reply_consumer: ReplyConsumer | None = None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from mirrormq.node.admin import AdminHost
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
+from mirrormq.node.rates import Rates
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 from mirrormq.node.switch import Switch
@@ -22,6 +23,7 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
+    rates: Rates
 
 
 class Driver(Protocol):

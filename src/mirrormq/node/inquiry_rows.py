@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from mirrormq.base import limits
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import system
-from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors
+from mirrormq.node import bulkaway, bulkcursors, closing, rates, report, report_mirrors, report_rates
 from mirrormq.node.inquiryframes import Ask, Row, text_of
 from mirrormq.node.report_cluster import ClusterSource, node_details
 
@@ -56,31 +56,39 @@ class Answerer(ClusterSource, Protocol):
 
     switch: "Switch"
     inquiries: "Inquiries"
+    rates: rates.Rates
 
 
 def queues(source: Answerer, ask: Ask) -> Answered:
     """Counters of the queues mastered here, by `id`. Their definitions are known everywhere."""
     masters = source.switch.masters
+    look = report_rates.read(ask.body)
     wanted = ask.ids or list(masters)
     for number in wanted:
         live = masters.get(number)
         if live is None or not _is_in(ask, live.vhost):
             yield None
         else:
-            yield {"id": number, **report.counters(source, live)}
+            row = {"id": number, **report.counters(source, live)}
+            if look is not None:
+                report_rates.update(row, report_rates.of_queue(source, number, look))
+            yield row
 
 
 def connections(source: Answerer, ask: Ask) -> Answered:
     """Connections, or those with a name."""
-    name = text_of(ask.name)
+    name, look = text_of(ask.name), report_rates.read(ask.body)
     for found in list(source.connections.values()):
         is_wanted = name in ("", found.name) and _is_in(ask, found.vhost)
-        yield report.connection(source, found) if is_wanted else None
+        row = report.connection(source, found) if is_wanted else None
+        if row is not None and look is not None:
+            report_rates.update(row, report_rates.of_connection(source, found, look))
+        yield row
 
 
 def channels(source: Answerer, ask: Ask) -> Answered:
     """Channels, or those of a connection; one that is named comes with its consumers."""
-    name, owner = text_of(ask.name), text_of(ask.owner)
+    name, owner, look = text_of(ask.name), text_of(ask.owner), report_rates.read(ask.body)
     for found in list(source.connections.values()):
         if owner not in ("", found.name) or not _is_in(ask, found.vhost):
             yield None
@@ -90,6 +98,8 @@ def channels(source: Answerer, ask: Ask) -> Answered:
                 yield None
                 continue
             row = report.channel(source, member)
+            if look is not None:
+                report_rates.update(row, report_rates.of_channel(source, member, look))
             if name:
                 row["consumer_details"] = [
                     report.consumer(source, consumer) for consumer in member.consumers.values()
@@ -110,10 +120,28 @@ def consumers(source: Answerer, ask: Ask) -> Answered:
                 yield report.consumer(source, found) if is_wanted else None
 
 
-def node(source: Answerer, _ask: Ask) -> Answered:
+def node(source: Answerer, ask: Ask) -> Answered:
     """The node itself: what it tells its administrators, and how much it holds."""
     counts = yield from counted(source)
-    yield {**node_details(source, source.inquiries.describe()), "totals": counts}
+    row = {**node_details(source, source.inquiries.describe()), "totals": counts}
+    look = report_rates.read(ask.body)
+    if look is not None:
+        row |= report_rates.of_node(source, source.node_name, look)
+        row["overview"] = report_rates.overview(source, source.node_name, look, source.state.vhosts)
+    yield row
+
+
+def rates_of(source: Answerer, ask: Ask) -> Answered:
+    """What clients of this node have done, by `key`: per vhost, or per exchange."""
+    look = report_rates.read(ask.body)
+    is_vhosts = text_of(ask.name) == "vhosts"
+    kind = rates.VHOST if is_vhosts else rates.EXCHANGE
+    for key in source.rates.keys(kind) if look is not None else ():
+        if look is not None and isinstance(key, str):
+            yield {"key": [key], **report_rates.of_vhost(source, key, look)}
+        elif look is not None and isinstance(key, tuple):
+            vhost, name = key
+            yield {"key": [vhost, name], **report_rates.of_exchange(source, vhost, name, look)}
 
 
 def counted(source: Answerer) -> Generator[None, None, dict[str, int]]:
@@ -219,6 +247,7 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "channels": channels,
     "consumers": consumers,
     "node": node,
+    "rates": rates_of,
     "close_connection": close_connection,
     "close_connections": close_connections,
     "copies": copies,

@@ -379,6 +379,7 @@ class RemoteQueue:
         answer = self._gets.pop(channel.uid)
         assert isinstance(answer, Got)
         if not answer.tag:
+            self.core.note_empty(channel)
             return False
         core = self.subscriptions.inlets[channel.uid].fetched
         return core.get(channel, no_ack, 0, self.host.now.mono, elsewhere=answer.left)
