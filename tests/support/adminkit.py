@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from mirrormq import http
+from mirrormq.base.durations import PASS_BOUNDS_US, Durations
 from mirrormq.http.ports import Backups, Stopped
 from mirrormq.node import effects as fx
 from mirrormq.node import requests
@@ -104,6 +105,7 @@ class KitDriver:
 
     def __init__(self, kit: AdminKit) -> None:
         self.kit = kit
+        self.passes = Durations(PASS_BOUNDS_US)
 
     @property
     def node(self) -> Node:

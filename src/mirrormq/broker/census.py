@@ -44,6 +44,7 @@ class Census:
         self.connections = 0
         self.churn = dict.fromkeys(CHURN, 0)
         """What has begun and ended since this process started."""
+        self.logins = {"succeeded": 0, "failed": 0}
         self.vhosts: dict[str, int] = {}
         self.users: dict[str, int] = {}
         self.channels: dict[str, int] = {}

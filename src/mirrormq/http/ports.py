@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from mirrormq.base.durations import Durations
+from mirrormq.broker.census import Census
+from mirrormq.broker.channel import Channel
+from mirrormq.log.journal import Journal
+from mirrormq.log.recycler import Recycler
 from mirrormq.node.admin import AdminHost
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
@@ -24,6 +29,10 @@ class Node(AdminHost, Protocol):
     membership: Membership
     switch: Switch
     rates: Rates
+    channels: dict[int, Channel]
+    census: Census
+    journal: Journal
+    recycler: Recycler
 
 
 class Driver(Protocol):
@@ -32,6 +41,11 @@ class Driver(Protocol):
     @property
     def node(self) -> Node:
         """The node."""
+        ...
+
+    @property
+    def passes(self) -> Durations:
+        """How long passes of the loop take."""
         ...
 
     def admin(self, request: Request, done: Done) -> None:

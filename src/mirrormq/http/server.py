@@ -47,7 +47,7 @@ class Api:
         for module in (access, definitions, live, objects, policies, vhosts):
             for verb, path, handler in module.ROUTES:
                 app.router.add_route(verb, f"/api/{path}", self._guarded(handler))
-        for verb, path, handler in metrics.ROUTES:
+        for verb, path, handler in metrics.Metrics(self._process, self._facts).routes():
             app.router.add_route(verb, path, self._guarded(handler))
         about = nodes.About(self._facts)
         for verb, path, handler in (*about.routes(), *ctl.routes(about)):

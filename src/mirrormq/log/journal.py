@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, Protocol
 
 from mirrormq.base import limits
+from mirrormq.base.durations import FLUSH_BOUNDS_US, Durations
 from mirrormq.base.types import Now
 from mirrormq.kernel import records
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.log.disk import DiskOutbox
-from mirrormq.log.flushtimes import FlushTimes
 
 Fsync = Literal["always", "interval", "never"]
 """What makes a batch durable enough to confirm: a flush; or the operating system, with flushes at
@@ -82,7 +82,7 @@ class Journal:
         """Bytes of the current file, those waiting for the end of the pass included."""
         self.added_bytes = 0
         self.flush_count = 0
-        self.flush_times = FlushTimes()
+        self.flush_times = Durations(FLUSH_BOUNDS_US)
         self.mono = 0
         """The time of the last input that could make something durable."""
         self._waiting: list[bytes] = []

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any
 
+from mirrormq.base.durations import Durations
 from mirrormq.http.ports import RUNNING, STARTING, STOPPED, STOPPING, Stopped
 from mirrormq.node.node import Node
 from mirrormq.node.requests import LeaveCluster, Request
@@ -188,6 +189,11 @@ class Control:
     def node(self) -> Node:
         """The node of the running application."""
         return self._running().node
+
+    @property
+    def passes(self) -> Durations:
+        """How long passes of its loop take."""
+        return self._running().driver.passes
 
     @property
     def backups(self) -> Backups:

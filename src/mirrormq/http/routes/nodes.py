@@ -14,12 +14,10 @@ from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.far import inquire
 from mirrormq.http.ports import RUNNING, Facts, Node, Process
+from mirrormq.meta.definitions import RABBITMQ_VERSION
 from mirrormq.node import report, report_cluster, report_mirrors, report_rates, requests
 from mirrormq.node.inquiryframes import row_of
 from mirrormq.node.report_cluster import cluster_name
-
-RABBITMQ_VERSION = "3.10.8"
-"""Whose behaviour it has: clients of the API choose theirs by it."""
 
 RATES_MODE = "basic"
 RETENTION = {
