@@ -5,7 +5,7 @@ other nodes is what they last reported, so a limit may be overshot by what opene
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 CHURN = (
     "connection_created",
@@ -50,6 +50,8 @@ class Census:
         self.channels: dict[str, int] = {}
         self.is_changed = False
         """Has something opened or ended since this was last set to False?"""
+        self.tell: Callable[[str, Callable[[], dict[str, Any]]], None] = _nobody
+        """Tells clients of an event, if anybody wants to hear of it; the headers are made only then."""
         self.elsewhere: Callable[[], Iterable[Report]] = tuple
 
     def connection_opened(self, vhost: str, user: str) -> None:
@@ -76,6 +78,15 @@ class Census:
         self.churn["channel_closed"] += 1
         self._add(self.channels, user, -1)
 
+    def counted(self, done: Callable[[str | None], None]) -> Callable[[str | None], None]:
+        """Count what comes of a log-in: None, or why it was refused."""
+
+        def count(refusal: str | None) -> None:
+            self.logins["succeeded" if refusal is None else "failed"] += 1
+            done(refusal)
+
+        return count
+
     def connections_in(self, vhost: str) -> int:
         """Connections to a vhost on all nodes."""
         return self.vhosts.get(vhost, 0) + sum(far.vhosts.get(vhost, 0) for far in self.elsewhere())
@@ -96,3 +107,7 @@ class Census:
             counts[name] = count
         else:
             del counts[name]
+
+
+def _nobody(_key: str, _headers: Callable[[], dict[str, Any]]) -> None:
+    """Nobody wants to hear of anything."""

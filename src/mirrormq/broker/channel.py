@@ -29,6 +29,7 @@ from mirrormq.broker import (
     channel_exchange,
     channel_publish,
     channel_queue,
+    told,
     transactions,
 )
 from mirrormq.broker.confirm import ConfirmTracker
@@ -198,6 +199,7 @@ class Channel(Publisher):
         """The consumer's queue is gone; tell the client, if it wants to know."""
         if self.consumers.pop(consumer.tag, None) is None or self.core.closing:
             return
+        consumer.tell("deleted")
         if self.connection.has_capability("consumer_cancel_notify"):
             self.send(methods.BasicCancel(consumer.tag, nowait=True))
 
@@ -246,6 +248,7 @@ class Channel(Publisher):
         self.core.closing = True
         self.host.channels.pop(self.uid, None)
         self.host.census.channel_ended(self.user)
+        self.host.census.tell("channel.closed", lambda: told.channel(self))
         self.confirm = ConfirmTracker(self.core)  # confirms on their way must not follow channel.close
         self.tx = None
         self.reply_consumer = None
@@ -254,6 +257,7 @@ class Channel(Publisher):
         self.core.release()
         for consumer in consumers.values():
             consumer.queue.cancel(consumer)
+            consumer.tell("deleted")
 
     # --- for the method groups ------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, channel_error, connection_forced, not_allowed
 from mirrormq.base.types import Peer
-from mirrormq.broker import faults, handshake
+from mirrormq.broker import faults, handshake, told
 from mirrormq.broker.channel import Channel, close_payload
 from mirrormq.broker.flow import Flow
 from mirrormq.broker.handshake import Handshake
@@ -465,6 +465,7 @@ class Connection:
         self.channels[number] = channel
         self.host.channels[channel.uid] = channel
         self.host.census.channel_opened(self.user)
+        self.host.census.tell("channel.created", lambda: told.channel(channel))
         self.reader.add_channel(channel.core)
         channel.send(methods.ChannelOpenOk())
 
@@ -500,6 +501,7 @@ class Connection:
         self._deadline = 0
         self._is_counted = True
         self.host.census.connection_opened(vhost.name, self.user)
+        self.host.census.tell("connection.created", lambda: told.connection(self))
         self.flow.on_alarm()
         self.note("info", f"user '{self.user}' authenticated and granted access to vhost '{vhost.name}'")
 
@@ -544,6 +546,7 @@ class Connection:
         if self._is_counted and self.vhost is not None:
             self._is_counted = False
             self.host.census.connection_ended(self.vhost.name, self.user)
+            self.host.census.tell("connection.closed", lambda: told.connection(self))
         for channel in channels.values():
             channel.stop()
         if self.owns_queues:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrormq import __version__
 from mirrormq.base.errors import AmqpError, access_refused, channel_error, command_invalid, not_allowed
+from mirrormq.broker import told
 from mirrormq.wire import bulk, methods, sasl
 from mirrormq.wire.spec import FRAME_MIN_SIZE, PROTOCOL_HEADER
 
@@ -155,6 +156,8 @@ class Handshake:
 
     def _on_login(self, user: str, refusal: str | None) -> None:
         connection = self.connection
+        key = f"user.authentication.{'success' if refusal is None else 'failure'}"
+        connection.host.census.tell(key, lambda: told.login(connection, user, refusal))
         if connection.state != SECURING:
             return  # the client left, or the handshake timed out, while its password was being checked
         if refusal is None:

@@ -27,3 +27,12 @@ async def start(process: Process, listening: socket.socket, *, key: str, facts: 
     api = Api(process, key, facts)
     await api.serve(listening)
     return api
+
+
+async def start_exporter(process: Process, listening: socket.socket, *, facts: Facts) -> Api:
+    """Serve metrics, and nothing else, on a bound socket."""
+    from mirrormq.http.server import Exporter
+
+    exporter = Exporter(process, "", facts)
+    await exporter.serve(listening)
+    return exporter

@@ -109,3 +109,14 @@ class Api:
             self._process.note("error", f"internal error in {request.method} {request.path}: {stack}")
             reason = "this is a fault of the node; its log has the details"
             return error_response(Fault(500, "internal_error", reason))
+
+
+class Exporter(Api):
+    """Metrics alone, for whoever reaches the port: Prometheus logs in nowhere."""
+
+    def application(self) -> web.Application:
+        """The metrics."""
+        app = web.Application(middlewares=[self._answer])
+        for path, answer in metrics.Metrics(self._process, self._facts).open_routes():
+            app.router.add_get(path, answer)
+        return app

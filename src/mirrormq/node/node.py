@@ -484,7 +484,7 @@ class Node:
         self, user: str, password: str | None, peer: Peer, done: Callable[[str | None], None]
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
-        self._logins.check(user, password, peer, self.now, done)
+        self._logins.check(user, password, peer, self.now, self.census.counted(done))
 
     def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""

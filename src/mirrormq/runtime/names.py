@@ -334,6 +334,18 @@ NAMES: tuple[Name, ...] = (
         "port of the admin API",
         also=("management.listener.port",),
     ),
+    Name(
+        "prometheus.tcp.ip",
+        "prometheus_host",
+        v.text,
+        "address of the port for Prometheus; that of the admin API if not given",
+    ),
+    Name(
+        "prometheus.tcp.port",
+        "prometheus_port",
+        v.whole(0, 65535),
+        "port for Prometheus without a log-in, 15692 in RabbitMQ; 0 = none",
+    ),
     # logs
     Name("log.default.level", "log.level", LEVEL, "least level of the lines written", also=("log.level",)),
     Name(
@@ -446,7 +458,9 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("management_agent.*", "counters are always kept"),
     ("management.listener.ssl", "only false has a meaning here"),
     ("management.*", "the admin API has no such setting"),
-    ("prometheus.*", "metrics are served by the admin API"),
+    ("prometheus.path", "metrics are at /metrics"),
+    ("prometheus.return_per_object_metrics", "they are at /metrics/per-object"),
+    ("prometheus.*", "the port for Prometheus has no such setting"),
     ("event_exchange.*", "there is no event exchange yet"),
     ("mqtt.*", NO_PLUGIN),
     ("web_mqtt.*", NO_PLUGIN),

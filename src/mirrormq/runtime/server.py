@@ -63,7 +63,9 @@ class Server:
         self.manager = hygiene.ServiceManager(os.environ)
         self.bound: list[Bound] = []
         self.bound_admin: socket.socket | None = None
+        self.bound_exporter: socket.socket | None = None
         self.http: Api | None = None
+        self.exporter: Api | None = None
         self._on_ready: Callable[[Ready], None] | None = None
         self._announcement = b""
         self._is_announced = False
@@ -116,14 +118,23 @@ class Server:
             address = Address(settings.admin_host, settings.admin_port)
             self.bound_admin = bind(address, SocketSettings(), self.cure)
             undo.callback(self.bound_admin.close)
+        if settings.prometheus_port:
+            address = Address(settings.prometheus_host or settings.admin_host, settings.prometheus_port)
+            self.bound_exporter = bind(address, SocketSettings(), self.cure)
+            undo.callback(self.bound_exporter.close)
 
     async def _start_http(self) -> None:
-        if self.bound_admin is None:
+        if self.bound_admin is None and self.bound_exporter is None:
             return
         # Imported only now: AMQP is bound already, and a node without admin API never pays for it.
         from mirrormq import http
 
-        self.http = await http.start(self.control, self.bound_admin, key=self.folder.key, facts=self._facts)
+        if self.bound_exporter is not None:
+            self.exporter = await http.start_exporter(self.control, self.bound_exporter, facts=self._facts)
+        if self.bound_admin is not None:
+            self.http = await http.start(
+                self.control, self.bound_admin, key=self.folder.key, facts=self._facts
+            )
 
     def _make_app(self) -> App:
         app = App(self.settings, self.log, self.folder, self.bound, self.files_max)
@@ -137,6 +148,8 @@ class Server:
             listeners += [(bound.protocol, bound.address) for bound in self.bound if bound.is_open]
         if self.bound_admin is not None:
             listeners.append(("http", bound_address(self.bound_admin)))
+        if self.bound_exporter is not None:
+            listeners.append(("http/prometheus", bound_address(self.bound_exporter)))
         return facts(self.settings, listeners, self.files_max)
 
     def _on_change(self) -> None:
@@ -278,6 +291,9 @@ class Server:
         if self.http is not None:
             http, self.http = self.http, None
             await http.stop()
+        if self.exporter is not None:
+            exporter, self.exporter = self.exporter, None
+            await exporter.stop()
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

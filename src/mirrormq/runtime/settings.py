@@ -116,6 +116,8 @@ class Settings:
     admin: bool = True
     admin_host: str = ""
     admin_port: int = 15672
+    prometheus_host: str = ""
+    prometheus_port: int = 0
     tls: TlsSettings = TlsSettings()
     links: LinkSettings = LinkSettings()
     sockets: SocketSettings = SocketSettings()
