@@ -127,8 +127,8 @@ class KitProcess:
         self.state = "running"
         self.commands: list[tuple[str, dict[str, Any]]] = []
 
-    def note(self, level: str, text: str) -> None:
-        self.kit.node.note(level, text)
+    def note(self, level: str, text: str, **fields: object) -> None:
+        self.kit.node.note(level, text, **fields)
 
     @property
     def driver(self) -> KitDriver:

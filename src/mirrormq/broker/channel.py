@@ -225,7 +225,9 @@ class Channel(Publisher):
 
     def fail(self, error: AmqpError) -> None:
         """Close the channel because of `error`; what the client sends until its close-ok is ignored."""
-        self.connection.note("error", f"channel error: {error}", channel=self.number, code=error.code)
+        self.connection.note(
+            "error", f"channel error: {error}", channel=self.number, code=error.code, event="channel.error"
+        )
         if self.core.confirm:
             self._confirm_what_is_done()
         self.stop()

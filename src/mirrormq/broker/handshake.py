@@ -178,7 +178,7 @@ class Handshake:
     def _refuse_login(self, refusal: str) -> None:
         connection = self.connection
         mechanism = connection.auth_mechanism
-        connection.note("error", f"{mechanism} login refused: {refusal}")
+        connection.note("error", f"{mechanism} login refused: {refusal}", event="login.refused")
         if connection.has_capability("authentication_failure_close"):
             # The details stay in the log: they would tell an attacker whether the user exists.
             connection.send_close(

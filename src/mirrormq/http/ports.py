@@ -82,7 +82,7 @@ class Process(Protocol):
         """What the application waits for, or why it does not run; maybe nothing."""
         ...
 
-    def note(self, level: str, text: str) -> None:
+    def note(self, level: str, text: str, **fields: object) -> None:
         """Tell the operator."""
         ...
 

@@ -106,7 +106,9 @@ class Api:
             return error_response(Fault(400, "bad_request", "not_utf8"))
         except Exception as error:  # noqa: BLE001
             stack = "".join(traceback.format_exception(error))
-            self._process.note("error", f"internal error in {request.method} {request.path}: {stack}")
+            self._process.note(
+                "error", f"internal error in {request.method} {request.path}: {stack}", event="internal_error"
+            )
             reason = "this is a fault of the node; its log has the details"
             return error_response(Fault(500, "internal_error", reason))
 

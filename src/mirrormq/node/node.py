@@ -86,7 +86,7 @@ class Node:
         self.census = Census()
         self.alarms: set[str] = set()
         self.memory_used = self.disk_free = self._unfreed = 0
-        self._clock = ClockWatch(now, lambda text: self.note("warning", text))
+        self._clock = ClockWatch(now, lambda text: self.note("warning", text, event="clock.jumped"))
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
         cluster = cluster or ClusterOptions()

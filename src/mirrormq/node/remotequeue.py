@@ -303,7 +303,7 @@ class RemoteQueue:
         command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
         self.host.propose(command, lambda _: later.answer(0), record.outlives_restart)
         text = f"{self.text} was deleted although its node '{record.node}' is out of reach"
-        self.host.note("warning", text)
+        self.host.note("warning", text, event="queue.deleted_unreached")
         return later
 
     # --- consumers ------------------------------------------------------------------------------

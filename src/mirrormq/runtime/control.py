@@ -52,7 +52,7 @@ class Control:
         make: Callable[[], App],
         *,
         hurry: asyncio.Future[str],
-        note: Callable[[str, str], None],
+        note: Callable[..., None],
         changed: Callable[[], None],
     ) -> None:
         """`make` gives an application that was never started; `changed` is called with every new state.
@@ -242,7 +242,7 @@ class Control:
         return {"app": self.state}
 
     async def _stop_app(self, _given: dict[str, Any]) -> dict[str, Any]:
-        self.note("info", "the application stops: an administrator asked for it")
+        self.note("info", "the application stops: an administrator asked for it", event="node.app_stopping")
         await self.stop("shutdown")
         return {"app": self.state}
 
@@ -284,7 +284,7 @@ class Control:
         """Empty the data folder, on a thread: there may be very many files."""
         self._failure = ""
         await asyncio.to_thread(self._folder.reset)
-        self.note("warning", "the data folder was emptied: reset")
+        self.note("warning", "the data folder was emptied: reset", event="node.reset")
 
     async def _join_cluster(self, given: dict[str, Any]) -> dict[str, Any]:
         self._need_stopped()
@@ -294,7 +294,7 @@ class Control:
             if self._folder.has_data():
                 raise Refusal("not_empty", EMPTY_CURE)
             self._folder.put_contact(Contact(node, place))
-        self.note("info", f"the next start joins the cluster of {node} at {place}")
+        self.note("info", f"the next start joins the cluster of {node} at {place}", event="cluster.will_join")
         return {"node": node, "address": place}
 
     def _contact(self, given: dict[str, Any]) -> tuple[str, str]:

@@ -304,7 +304,9 @@ class Driver(Generic[NodeT]):
         import traceback
 
         text = "".join(traceback.format_exception(error))
-        self.log.note("critical", f"internal error in a pass: {text}", {}, self.now().wall)
+        self.log.note(
+            "critical", f"internal error in a pass: {text}", {"event": "internal_error"}, self.now().wall
+        )
         self._is_left = True
         self.fail("internal error in a pass")
 
@@ -312,7 +314,12 @@ class Driver(Generic[NodeT]):
         import traceback
 
         text = "".join(traceback.format_exception(error))
-        self.log.note("error", f"internal error, connection closed: {text}", {"conn": conn}, self.now().wall)
+        self.log.note(
+            "error",
+            f"internal error, connection closed: {text}",
+            {"event": "internal_error", "conn": conn},
+            self.now().wall,
+        )
         self.clients[conn].abort()
 
     def _end_pass(self) -> None:

@@ -348,6 +348,7 @@ NAMES: tuple[Name, ...] = (
     ),
     # logs
     Name("log.default.level", "log.level", LEVEL, "least level of the lines written", also=("log.level",)),
+    Name("log.format", "log.form", v.choice("text", "json"), "form of all lines: for people, or programs"),
     Name(
         "log.console",
         "log.console",
@@ -461,7 +462,7 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("prometheus.path", "metrics are at /metrics"),
     ("prometheus.return_per_object_metrics", "they are at /metrics/per-object"),
     ("prometheus.*", "the port for Prometheus has no such setting"),
-    ("event_exchange.*", "there is no event exchange yet"),
+    ("event_exchange.*", "the event exchange is `amq.rabbitmq.event` in the vhost `/`"),
     ("mqtt.*", NO_PLUGIN),
     ("web_mqtt.*", NO_PLUGIN),
     ("stomp.*", NO_PLUGIN),

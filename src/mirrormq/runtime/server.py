@@ -58,6 +58,7 @@ class Server:
     def __init__(self, settings: Settings, log: Log, *, fresh: bool, cure: Callable[[], str]) -> None:
         self.settings = settings
         self.log = log
+        log.node = settings.node_name
         self.fresh = fresh
         self.cure = cure
         self.manager = hygiene.ServiceManager(os.environ)
@@ -168,7 +169,9 @@ class Server:
             return
         self._status = f"accepting AMQP on {', '.join(urls)}"
         self.manager.ready(self._status)
-        self.note("info", "accepting connections", node=name, amqp=",".join(urls), http=http)
+        self.note(
+            "info", "accepting connections", node=name, amqp=",".join(urls), http=http, event="node.ready"
+        )
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready(Ready(urls, http, self._announcement))
@@ -186,7 +189,9 @@ class Server:
         except OSError as error:
             if self._on_ready is None:
                 # The file of this process has at least the address of the admin API.
-                self.note("warning", f"node.json cannot be written: {error.strerror}")
+                self.note(
+                    "warning", f"node.json cannot be written: {error.strerror}", event="storage.announcement"
+                )
                 return
             self.folder.withdraw()  # what an earlier process left there is wrong
             if reserve is not None and (error.errno not in FULL or not reserve.size):
@@ -246,9 +251,13 @@ class Server:
             except (StartError, OSError) as error:
                 failures.append(error)
         for failure in failures:
-            self.note("error", f"reload failed, the old certificates stay in use: {failure}")
+            self.note(
+                "error",
+                f"reload failed, the old certificates stay in use: {failure}",
+                event="node.reload_failed",
+            )
         if not failures:
-            self.note("info", "certificates and log files reloaded")
+            self.note("info", "certificates and log files reloaded", event="node.reloaded")
         self.manager.ready(self._status)
 
     def _reload_listeners(self) -> None:
@@ -276,11 +285,11 @@ class Server:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         self.manager.stopping()
         if control.failed.done():
-            self.note("critical", f"the node stops: {control.failed.result()}")
+            self.note("critical", f"the node stops: {control.failed.result()}", event="node.failed")
             return FORCED
         reason = self._stop.result() if self._stop.done() else control.asked_to_stop.result()
         clients = len(control.app.driver.clients) if control.state == RUNNING and control.app else 0
-        self.note("info", f"stopping: {reason}", connections=clients)
+        self.note("info", f"stopping: {reason}", connections=clients, event="node.stopping")
         await self._stop_http()
         await control.stop("shutdown")
         await asyncio.wait({starting})

@@ -75,13 +75,15 @@ class LogSettings:
     """Where log lines go. Without a file they go to standard error."""
 
     level: str = "info"
+    form: str = "text"
     console: bool | None = None
     console_level: str = ""
-    console_format: str = "plaintext"
+    console_format: str = ""
+    """Empty: the form of all lines."""
     file: str = ""
     folder: str = ""
     file_level: str = ""
-    file_format: str = "plaintext"
+    file_format: str = ""
     rotate_bytes: int = 10 * 1024 * 1024
     rotate_count: int = 10
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from mirrormq.http.routes.metrics import Metrics
 from mirrormq.wire import methods
-from tests.support.adminkit import KEY, AdminKit, Api, serving
+from tests.support.adminkit import FACTS, KEY, AdminKit, Api, KitProcess, serving
 
 STOCK = (
     "rabbitmq_build_info",
@@ -210,27 +214,33 @@ async def test_an_unknown_family_is_refused_by_name(api: Api) -> None:
 
 
 @pytest.mark.slow
-async def test_ten_thousand_queues_are_written_in_slices(api: Api, kit: AdminKit) -> None:
+async def test_ten_thousand_queues_are_written_in_slices(kit: AdminKit) -> None:
     client = kit.client()
     for number in range(10_000):
         client.send(methods.QueueDeclare(queue=f"q{number}", nowait=True))
     kit.run()
     loop = asyncio.get_running_loop()
-    longest, is_over, seen = 0.0, False, loop.time()
+    longest, is_over, seen = 0.0, False, 0.0
 
     def beat() -> None:
         nonlocal longest, seen
-        longest, seen = max(longest, loop.time() - seen), loop.time()
+        # Processor time: what others on the machine do is not what the slice does.
+        longest, seen = max(longest, time.thread_time() - seen), time.thread_time()
         if not is_over:
             loop.call_soon(beat)
 
+    gc.collect()
+    gc.freeze()  # as a node does when it has started
+    seen = time.thread_time()
     loop.call_soon(beat)
-    text = await fetched(api, "/metrics/per-object")
+    answer = await Metrics(KitProcess(kit), lambda: FACTS).of_objects(None)  # type: ignore[arg-type]
     is_over = True
-    assert text.count('queue="q9999"') == 16
-    # The bound is 2 ms; the machine that runs the tests is shared, so what is asserted is far from a whole
-    # table in one go (some hundred ms). docs/monitoring.md has what was measured.
-    assert longest < 0.05, longest
+    gc.unfreeze()
+    assert isinstance(answer, web.Response)
+    assert isinstance(answer.body, bytes)
+    assert answer.body.count(b'queue="q9999"') == 16
+    # The bound of a slice is 2 ms; on a machine that does other things a cache miss costs more.
+    assert longest < 0.01, longest
 
 
 def test_the_grafana_dashboard_asks_only_for_metrics_that_exist(kit: AdminKit) -> None:
@@ -265,3 +275,13 @@ def _queries(value: Any) -> Any:
     elif isinstance(value, list):
         for item in value:
             yield from _queries(item)
+
+
+async def test_every_metric_stands_in_the_table_of_the_documentation(api: Api, kit: AdminKit) -> None:
+    busy(kit)
+    text = await fetched(api, "/metrics") + await fetched(api, "/metrics/per-object")
+    page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    documented = dict(re.findall(r"^\| `(\w+)` \| (gauge|counter|histogram) \|", page, re.MULTILINE))
+    exposed = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+    assert exposed.items() <= documented.items(), exposed.items() - documented.items()
+    assert not set(documented) - set(exposed)

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import chain
+from typing import TypeVar
 
 from aiohttp import web
 
+from mirrormq.broker.channel import Channel
+from mirrormq.broker.connection import Connection
 from mirrormq.broker.queue import Queue
+from mirrormq.broker.routes import Place
+from mirrormq.broker.vhost import VHost
 from mirrormq.http import answers
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call, Handler
@@ -24,6 +29,7 @@ from mirrormq.node.metrics_format import Column, Family, Table
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RABBITMQ, DETAILED = "rabbitmq_", "rabbitmq_detailed_"
 
+Item = TypeVar("Item")
 Chosen = Callable[[Column], bool]
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -119,45 +125,67 @@ class Metrics:
     async def _look(self, tables: Tables | None, totals: metrics.Totals, vhosts: set[str]) -> None:
         """Look at every object, in slices."""
         node = self._driver.node
-        async for some in answers.slices(objects.queues(node)):
-            for live in some:
-                _take_queue(node, live, tables, totals, vhosts)
-        async for channels in answers.slices(list(node.channels.values())):
-            for channel in channels:
-                row = objects.channel_row(channel)
-                totals.add_channel(row)
-                if tables is not None and _is_in(channel.vhost.name, vhosts):
-                    tables.channels.add(objects.channel_labels(node, channel), row)
-        async for connections in answers.slices(list(node.connections.values())):
-            for found in connections:
-                row = objects.connection_row(found)
-                totals.add_connection(row)
-                if tables is not None and (found.vhost is None or _is_in(found.vhost.name, vhosts)):
-                    tables.connections.add(objects.connection_labels(node, found), row)
-        for vhost in list(node.vhosts.values()) if tables is not None else ():
-            async for places in answers.slices(vhost.router.places()):
-                for place in places if tables is not None and _is_in(vhost.name, vhosts) else ():
-                    labels = (("vhost", vhost.name), ("exchange", place.record.name))
-                    tables.exchanges.add(labels, place.tally.of_exchange())  # type: ignore[union-attr]
+        looking = _Looking(node, tables, totals, vhosts)
+        await _in_slices(looking.at_queue, objects.queues(node))
+        await _in_slices(looking.at_channel, list(node.channels.values()))
+        await _in_slices(looking.at_connection, list(node.connections.values()))
+        if tables is not None:
+            places = (
+                (vhost, place) for vhost in list(node.vhosts.values()) for place in vhost.router.places()
+            )
+            await _in_slices(looking.at_exchange, places)
 
 
-def _take_queue(
-    node: metrics.MetricSource,
-    live: Queue,
-    tables: Tables | None,
-    totals: metrics.Totals,
-    vhosts: set[str],
-) -> None:
-    fact = metrics.fact_of(node, live)
-    totals.add(fact)
-    if tables is None or not _is_in(fact.vhost, vhosts):
-        return
-    labels = objects.queue_labels(fact.vhost, fact.name)
-    tables.queues.add(labels, objects.queue_row(live))
-    if fact.epoch:
-        tables.mirrors.add(labels, objects.mirror_row(fact))
-    for name, lag in fact.cursors:
-        tables.cursors.add((*labels, ("cursor", name)), (lag,))
+class _Looking:
+    """Takes down one object after the other."""
+
+    def __init__(
+        self, node: metrics.MetricSource, tables: Tables | None, totals: metrics.Totals, vhosts: set[str]
+    ) -> None:
+        self._node = node
+        self._tables = tables
+        self._totals = totals
+        self._vhosts = vhosts
+
+    def at_queue(self, live: Queue) -> None:
+        """A queue mastered here."""
+        fact = metrics.fact_of(self._node, live)
+        self._totals.add(fact)
+        if self._tables is None or not _is_in(fact.vhost, self._vhosts):
+            return
+        labels = objects.queue_labels(fact.vhost, fact.name)
+        self._tables.queues.add(labels, objects.queue_row(live))
+        if fact.epoch:
+            self._tables.mirrors.add(labels, objects.mirror_row(fact))
+        for name, lag in fact.cursors:
+            self._tables.cursors.add((*labels, ("cursor", name)), (lag,))
+
+    def at_channel(self, found: Channel) -> None:
+        """A channel of a client of this node."""
+        row = objects.channel_row(found)
+        self._totals.add_channel(row)
+        if self._tables is not None and _is_in(found.vhost.name, self._vhosts):
+            self._tables.channels.add(objects.channel_labels(self._node, found), row)
+
+    def at_connection(self, found: Connection) -> None:
+        """A client of this node."""
+        row = objects.connection_row(found)
+        self._totals.add_connection(row)
+        if self._tables is not None and (found.vhost is None or _is_in(found.vhost.name, self._vhosts)):
+            self._tables.connections.add(objects.connection_labels(self._node, found), row)
+
+    def at_exchange(self, found: tuple[VHost, Place]) -> None:
+        """An exchange, by what clients of this node did with it."""
+        vhost, place = found
+        if self._tables is not None and _is_in(vhost.name, self._vhosts):
+            labels = (("vhost", vhost.name), ("exchange", place.record.name))
+            self._tables.exchanges.add(labels, place.tally.of_exchange())
+
+
+async def _in_slices(look: Callable[[Item], None], items: Iterable[Item]) -> None:
+    """The looking itself is what takes time, so it is part of what is sliced."""
+    async for _ in answers.slices(map(look, items)):
+        pass
 
 
 def _is_in(vhost: str, wanted: set[str]) -> bool:
