@@ -566,6 +566,8 @@ rates_slice_rows = 100
 """Those of them whose counters have changed: about half a millisecond."""
 rates_settled_us = 500_000
 """A look is shown this long after it was due: by then every node has had it, though clocks differ."""
+rates_sampled_rows_max = 500
+"""Rows of a list that may have samples; those of a longer one have rates only."""
 rates_samples_max = 400
 """Samples of one counter in an answer."""
 latency_waiting_max = 512

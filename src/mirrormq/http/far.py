@@ -99,6 +99,8 @@ class FarQueues:
         """Ask for the counters of those among these queues whose master is another node."""
         call = self._call
         own = call.node.node_name
+        records = await answers.collected(records)
+        self._look = None if self._look is None else self._look.bounded(len(records))
         if not call.node.inquiries.others():
             return
         ids: list[int] = []

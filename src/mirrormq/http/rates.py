@@ -7,7 +7,7 @@ shows the lengths of queues nevertheless.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirrormq.base import limits
@@ -70,11 +70,12 @@ class Everywhere:
         self.look = look_of(call)
         self._far: dict[tuple[str, ...], Row] = {}
 
-    async def fetch(self, _records: Any = None) -> None:
-        """Ask the other nodes."""
+    async def fetch(self, records: Sequence[Any] = ()) -> None:
+        """Ask the other nodes; for the rates of many there are no samples."""
         call = self._call
         if self.look is None:
             return
+        self.look = self.look.bounded(len(records))
         replies = await inquire(call, "rates", name=self._kind, body=report_rates.packed(self.look))
         for rows in replies.rows.values():
             for row in map(row_of, rows):

@@ -6,10 +6,11 @@ takes time gives a `Wait` and is gone on with when that is over.
 """
 
 from collections.abc import Callable, Generator, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mirrormq.base import limits
+from mirrormq.broker.census import Census
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import system
 from mirrormq.node import bulkaway, bulkcursors, closing, rates, report, report_mirrors, report_rates
@@ -57,13 +58,14 @@ class Answerer(ClusterSource, Protocol):
     switch: "Switch"
     inquiries: "Inquiries"
     rates: rates.Rates
+    census: Census
 
 
 def queues(source: Answerer, ask: Ask) -> Answered:
     """Counters of the queues mastered here, by `id`. Their definitions are known everywhere."""
     masters = source.switch.masters
-    look = report_rates.read(ask.body)
     wanted = ask.ids or list(masters)
+    look = report_rates.read(ask.body, len(wanted))
     for number in wanted:
         live = masters.get(number)
         if live is None or not _is_in(ask, live.vhost):
@@ -72,23 +74,27 @@ def queues(source: Answerer, ask: Ask) -> Answered:
             row = {"id": number, **report.counters(source, live)}
             if look is not None:
                 report_rates.update(row, report_rates.of_queue(source, number, look))
+                yield from repeat(None, look.weight)
             yield row
 
 
 def connections(source: Answerer, ask: Ask) -> Answered:
     """Connections, or those with a name."""
-    name, look = text_of(ask.name), report_rates.read(ask.body)
+    name, look = text_of(ask.name), report_rates.read(ask.body, len(source.connections))
     for found in list(source.connections.values()):
         is_wanted = name in ("", found.name) and _is_in(ask, found.vhost)
         row = report.connection(source, found) if is_wanted else None
         if row is not None and look is not None:
             report_rates.update(row, report_rates.of_connection(source, found, look))
+            yield from repeat(None, look.weight)
         yield row
 
 
 def channels(source: Answerer, ask: Ask) -> Answered:
     """Channels, or those of a connection; one that is named comes with its consumers."""
-    name, owner, look = text_of(ask.name), text_of(ask.owner), report_rates.read(ask.body)
+    name, owner = text_of(ask.name), text_of(ask.owner)
+    count = 1 if name or owner else sum(source.census.channels.values())
+    look = report_rates.read(ask.body, count)
     for found in list(source.connections.values()):
         if owner not in ("", found.name) or not _is_in(ask, found.vhost):
             yield None
@@ -100,6 +106,7 @@ def channels(source: Answerer, ask: Ask) -> Answered:
             row = report.channel(source, member)
             if look is not None:
                 report_rates.update(row, report_rates.of_channel(source, member, look))
+                yield from repeat(None, look.weight)
             if name:
                 row["consumer_details"] = [
                     report.consumer(source, consumer) for consumer in member.consumers.values()
@@ -133,10 +140,11 @@ def node(source: Answerer, ask: Ask) -> Answered:
 
 def rates_of(source: Answerer, ask: Ask) -> Answered:
     """What clients of this node have done, by `key`: per vhost, or per exchange."""
-    look = report_rates.read(ask.body)
-    is_vhosts = text_of(ask.name) == "vhosts"
-    kind = rates.VHOST if is_vhosts else rates.EXCHANGE
-    for key in source.rates.keys(kind) if look is not None else ():
+    kind = rates.VHOST if text_of(ask.name) == "vhosts" else rates.EXCHANGE
+    keys = source.rates.keys(kind)
+    look = report_rates.read(ask.body, len(keys))
+    for key in keys if look is not None else ():
+        yield from repeat(None, 0 if look is None else look.weight)
         if look is not None and isinstance(key, str):
             yield {"key": [key], **report_rates.of_vhost(source, key, look)}
         elif look is not None and isinstance(key, tuple):

@@ -46,13 +46,24 @@ class Look(Struct, frozen=True, array_like=True):
     data_rates: Span | None = None
     node_stats: Span | None = None
 
+    def bounded(self, rows: int) -> "Look":
+        """For a list of so many rows: without samples if they are too many."""
+        return self if rows <= limits.rates_sampled_rows_max else Look(self.end)
+
+    @property
+    def weight(self) -> int:
+        """What a row with this look costs beside a row without, in steps of an answer that make no row."""
+        spans = ((self.msg_rates, 12), (self.lengths, 3), (self.data_rates, 2))
+        samples = sum((span[0] // span[1] + 1) * width for span, width in spans if span is not None)
+        return samples // 2
+
 
 _looks = msgspec.msgpack.Decoder(Look)
 packed = msgspec.msgpack.Encoder().encode
 
 
-def read(body: bytes) -> Look | None:
-    """The look another node asks for; None if it asks for none, or for one that nobody may have."""
+def read(body: bytes, rows: int = 1) -> Look | None:
+    """The look another node asks for, for so many rows; None if for none, or for one that nobody may have."""
     if not body:
         return None
     try:
@@ -60,7 +71,8 @@ def read(body: bytes) -> Look | None:
     except msgspec.MsgspecError:
         return None
     spans = (look.lengths, look.msg_rates, look.data_rates, look.node_stats)
-    return look if all(span is None or is_possible(*span) for span in spans) else None
+    is_fine = all(span is None or is_possible(*span) for span in spans)
+    return look.bounded(rows) if is_fine else None
 
 
 def is_possible(age: int, increment: int) -> bool:

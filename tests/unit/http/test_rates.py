@@ -147,3 +147,16 @@ async def test_rates_are_sums_over_all_nodes() -> None:
         assert [row["messages"] for row in vhosts] == [10]
         nodes = await api.get(f"nodes?{ALL}", headers=KEYED, user=None)
         assert all(set(row["mem_used_details"]) == FULL for row in nodes)
+
+
+async def test_a_long_list_has_rates_and_no_samples(
+    api: Api, kit: AdminKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = busy(kit)
+    for number in range(4):
+        client.declare(f"more{number}")
+    monkeypatch.setattr(limits, "rates_sampled_rows_max", 3)
+    rows = await api.get(f"queues?{ALL}")
+    assert all("samples" not in row["messages_details"] for row in rows)
+    page = await api.get(f"queues?{ALL}&page=1&page_size=2")
+    assert all(set(row["messages_details"]) == FULL for row in page["items"])

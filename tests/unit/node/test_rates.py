@@ -276,3 +276,9 @@ def test_rates_of_nodes_are_added_sample_by_sample(kit: AdminKit) -> None:
 @pytest.mark.parametrize("body", [b"", b"\xff", report_rates.packed(Look(1, lengths=(10**9, 1)))])
 def test_a_question_for_rates_that_makes_no_sense_asks_for_none(body: bytes) -> None:
     assert report_rates.read(body) is None
+
+
+def test_a_row_with_samples_counts_for_more_when_answers_are_cut_into_passes() -> None:
+    assert Look(1).weight == 0
+    assert Look(1, msg_rates=(60, 5), lengths=(60, 5)).weight == 13 * 15 // 2
+    assert Look(1, msg_rates=(60, 5)).bounded(limits.rates_sampled_rows_max + 1) == Look(1)

@@ -145,6 +145,7 @@ def _look_body(call: Call) -> bytes:
 def _own_connection(call: Call, item: Connection) -> Row:
     row, look = report.connection(call.node, item), rates.look_of(call)
     if look is not None:
+        look = look.bounded(len(call.node.connections))
         report_rates.update(row, report_rates.of_connection(call.node, item, look))
     return row
 
@@ -152,6 +153,7 @@ def _own_connection(call: Call, item: Connection) -> Row:
 def _own_channel(call: Call, item: Channel) -> Row:
     row, look = report.channel(call.node, item), rates.look_of(call)
     if look is not None:
+        look = look.bounded(len(call.node.channels))
         report_rates.update(row, report_rates.of_channel(call.node, item, look))
     return row
 
