@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from mirrormq import http
+from mirrormq.base.durations import PASS_BOUNDS_US, Durations
 from mirrormq.base.types import Peer
 from mirrormq.http.ports import Backups, Stopped, WebSettings
 from mirrormq.node import effects as fx
@@ -105,6 +106,7 @@ class KitDriver:
 
     def __init__(self, kit: AdminKit) -> None:
         self.kit = kit
+        self.passes = Durations(PASS_BOUNDS_US)
 
     @property
     def node(self) -> Node:

@@ -574,6 +574,29 @@ samples_rows_max = 500
 assert samples_slice_rows < samples_rows_max
 samples_cursors_max = 16
 """Cursors of one queue that a sample tells of."""
+# --- rates ---
+rates_period_us = 5_000_000
+"""Time between two looks at all counters, as in RabbitMQ."""
+rates_levels_basic = ((1, 122), (12, 62))
+"""What is kept of queues, exchanges, channels and connections, as (periods per row, rows): ten minutes by
+five seconds and an hour by a minute, as RabbitMQ's `basic` retention. Rows are kept of changes only."""
+rates_levels_global = (*rates_levels_basic, (120, 50), (360, 49))
+"""The same of vhosts and the node: also eight hours by ten minutes, and a day by half an hour."""
+rates_rows_min = 14
+"""Rows every object may keep at each level, whatever others keep: the last minute by five seconds."""
+rates_bytes_max = 64 * 1024 * 1024
+"""Bytes of all rows together above which no object is given more than `rates_rows_min`."""
+assert all(rates_rows_min <= rows for _, rows in rates_levels_global)
+rates_slice_objects = 500
+"""Objects looked at in one pass."""
+rates_slice_rows = 100
+"""Those of them whose counters have changed: about half a millisecond."""
+rates_settled_us = 500_000
+"""A look is shown this long after it was due: by then every node has had it, though clocks differ."""
+rates_sampled_rows_max = 500
+"""Rows of a list that may have samples; those of a longer one have rates only."""
+rates_samples_max = 400
+"""Samples of one counter in an answer."""
 latency_waiting_max = 512
 """Batches of one queue whose latencies are being measured; of more than that only some are."""
 

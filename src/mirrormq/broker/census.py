@@ -5,7 +5,17 @@ other nodes is what they last reported, so a limit may be overshot by what opene
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol
+
+CHURN = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
 
 
 class Report(Protocol):
@@ -32,32 +42,50 @@ class Census:
 
     def __init__(self) -> None:
         self.connections = 0
+        self.churn = dict.fromkeys(CHURN, 0)
+        """What has begun and ended since this process started."""
+        self.logins = {"succeeded": 0, "failed": 0}
         self.vhosts: dict[str, int] = {}
         self.users: dict[str, int] = {}
         self.channels: dict[str, int] = {}
         self.is_changed = False
         """Has something opened or ended since this was last set to False?"""
+        self.tell: Callable[[str, Callable[[], dict[str, Any]]], None] = _nobody
+        """Tells clients of an event, if anybody wants to hear of it; the headers are made only then."""
         self.elsewhere: Callable[[], Iterable[Report]] = tuple
 
     def connection_opened(self, vhost: str, user: str) -> None:
         """A connection is in its vhost."""
         self.connections += 1
+        self.churn["connection_created"] += 1
         self._add(self.vhosts, vhost, 1)
         self._add(self.users, user, 1)
 
     def connection_ended(self, vhost: str, user: str) -> None:
         """A connection that was opened ends."""
         self.connections -= 1
+        self.churn["connection_closed"] += 1
         self._add(self.vhosts, vhost, -1)
         self._add(self.users, user, -1)
 
     def channel_opened(self, user: str) -> None:
         """A channel is open."""
+        self.churn["channel_created"] += 1
         self._add(self.channels, user, 1)
 
     def channel_ended(self, user: str) -> None:
         """A channel that was opened ends."""
+        self.churn["channel_closed"] += 1
         self._add(self.channels, user, -1)
+
+    def counted(self, done: Callable[[str | None], None]) -> Callable[[str | None], None]:
+        """Count what comes of a log-in: None, or why it was refused."""
+
+        def count(refusal: str | None) -> None:
+            self.logins["succeeded" if refusal is None else "failed"] += 1
+            done(refusal)
+
+        return count
 
     def connections_in(self, vhost: str) -> int:
         """Connections to a vhost on all nodes."""
@@ -79,3 +107,7 @@ class Census:
             counts[name] = count
         else:
             del counts[name]
+
+
+def _nobody(_key: str, _headers: Callable[[], dict[str, Any]]) -> None:
+    """Nobody wants to hear of anything."""

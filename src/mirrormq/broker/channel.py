@@ -29,6 +29,7 @@ from mirrormq.broker import (
     channel_exchange,
     channel_publish,
     channel_queue,
+    told,
     transactions,
 )
 from mirrormq.broker.confirm import ConfirmTracker
@@ -78,6 +79,7 @@ class Channel(Publisher):
         self.number = number
         self.uid = uid
         self.core = ChannelCore(number, uid, connection.out)
+        self.core.tally.above = self.vhost.tally
         self.confirm = ConfirmTracker(self.core)
         self.consumers: dict[str, Consumer] = {}
         self.reply_consumer: ReplyConsumer | None = None
@@ -197,6 +199,7 @@ class Channel(Publisher):
         """The consumer's queue is gone; tell the client, if it wants to know."""
         if self.consumers.pop(consumer.tag, None) is None or self.core.closing:
             return
+        consumer.tell("deleted")
         if self.connection.has_capability("consumer_cancel_notify"):
             self.send(methods.BasicCancel(consumer.tag, nowait=True))
 
@@ -222,7 +225,9 @@ class Channel(Publisher):
 
     def fail(self, error: AmqpError) -> None:
         """Close the channel because of `error`; what the client sends until its close-ok is ignored."""
-        self.connection.note("error", f"channel error: {error}", channel=self.number, code=error.code)
+        self.connection.note(
+            "error", f"channel error: {error}", channel=self.number, code=error.code, event="channel.error"
+        )
         if self.core.confirm:
             self._confirm_what_is_done()
         self.stop()
@@ -245,6 +250,7 @@ class Channel(Publisher):
         self.core.closing = True
         self.host.channels.pop(self.uid, None)
         self.host.census.channel_ended(self.user)
+        self.host.census.tell("channel.closed", lambda: told.channel(self))
         self.confirm = ConfirmTracker(self.core)  # confirms on their way must not follow channel.close
         self.tx = None
         self.reply_consumer = None
@@ -253,6 +259,7 @@ class Channel(Publisher):
         self.core.release()
         for consumer in consumers.values():
             consumer.queue.cancel(consumer)
+            consumer.tell("deleted")
 
     # --- for the method groups ------------------------------------------------------------------
 

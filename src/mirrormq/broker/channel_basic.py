@@ -65,6 +65,7 @@ def on_consume(channel: "Channel", method: methods.BasicConsume) -> None:
 
 def _consuming(channel: "Channel", method: methods.BasicConsume, consumer: Consumer) -> None:
     channel.consumers[consumer.tag] = consumer
+    consumer.tell("created")
     if not method.nowait:
         channel.send(methods.BasicConsumeOk(consumer.tag))
 
@@ -76,6 +77,8 @@ def on_cancel(channel: "Channel", method: methods.BasicCancel) -> None:
         channel.reply_consumer = None
     consumer = channel.consumers.pop(method.consumer_tag, None)
     done = None if consumer is None else consumer.queue.cancel(consumer)
+    if consumer is not None:
+        consumer.tell("deleted")
     channel.wait(method, done, lambda _: _answer_cancel(channel, method))
 
 

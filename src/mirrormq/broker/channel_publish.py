@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mirrormq.base.errors import access_refused, not_implemented, precondition_failed
 from mirrormq.broker import faults, replyto
 from mirrormq.broker.arguments import octets, text, type_tag
-from mirrormq.broker.transactions import Publish, deliver, send_return
+from mirrormq.broker.transactions import Publish, deliver, published
 from mirrormq.kernel.message import Message
 from mirrormq.meta import system
 from mirrormq.wire.properties import Properties, decode_properties, join_properties, split_properties
@@ -68,7 +68,7 @@ def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, man
     for listener in routed.replies:
         listener.deliver(message)
     queues = [queue.core for queue in routed.queues]
-    planned = Publish(message, queues, mandatory)
+    planned = Publish(message, queues, mandatory, bool(routed.replies))
     core = channel.core
     if channel.tx is not None:
         channel.tx.publishes.append(planned)
@@ -79,8 +79,7 @@ def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, man
         core.enqueue(message, queues)
         for queue in queues:
             channel.connection.reader.note_fed(queue)
-        if mandatory and not queues:
-            send_return(channel, message)
+        published(channel, planned)
 
 
 # --- checks -------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 def on_declare(channel: "Channel", method: methods.QueueDeclare) -> None:
     """Create a queue, or check that the existing one is what the client thinks it is."""
+    channel.host.census.churn["queue_declared"] += 1
     name = without_line_ends(method.queue)
     if name.startswith(replyto.QUEUE):
         replyto.declare(channel, method, name)

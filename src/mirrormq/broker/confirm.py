@@ -16,6 +16,7 @@ from collections import deque
 from typing import Protocol
 
 from mirrormq.kernel.cores import ChannelCore
+from mirrormq.kernel.tally import CHANNEL_COUNTS
 
 
 class Durable(Protocol):
@@ -36,6 +37,7 @@ Position = tuple[Durable, int]
 
 _ACK = bytes.fromhex("003c0050")
 _NACK = bytes.fromhex("003c0078")
+CONFIRM = CHANNEL_COUNTS.index("confirm")
 _SINGLE = b"\x00"
 _MULTIPLE = b"\x01"
 
@@ -127,6 +129,7 @@ class ConfirmTracker:
         first, self._answered = self._answered + 1, upto
         while upto >= first and upto in refused:
             upto -= 1
+        self._core.tally.add(CONFIRM, self._answered + 1 - first - len(refused))
         if upto >= first:
             self._write(_ACK, upto, _SINGLE if first == upto else _MULTIPLE)
 

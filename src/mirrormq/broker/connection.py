@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, channel_error, connection_forced, not_allowed
 from mirrormq.base.types import Peer
-from mirrormq.broker import faults, handshake
+from mirrormq.broker import faults, handshake, told
 from mirrormq.broker.channel import Channel, close_payload
 from mirrormq.broker.flow import Flow
 from mirrormq.broker.handshake import Handshake
@@ -45,8 +45,7 @@ _CREDIT = frozenset(bytes((0, 60, 0, method_id)) for method_id in (200, 201, 202
 """basic.credit and its answers: RabbitMQ knows them for its own AMQP 1.0 plugin, we do not serve them."""
 _SYNTAX_ERROR = 502
 _NOTHING: Mapping[int, Method] = {}
-_CLOSE = bytes((0, 10, 0, 50))
-_CLOSE_OK = bytes((0, 10, 0, 51))
+_CLOSE, _CLOSE_OK = bytes((0, 10, 0, 50)), bytes((0, 10, 0, 51))
 
 
 class Connection:
@@ -115,8 +114,7 @@ class Connection:
         self.frame_max = limits.handshake_frame_bytes_max
         self.heartbeat = 0
         self.connected_at = host.now.wall // 1000
-        self.recv_oct = 0
-        self.recv_cnt = 0
+        self.recv_oct = self.recv_cnt = 0
         self.close_reason: str | None = None
         self.owns_queues = False
         """Did it declare an exclusive queue? Spares the others a command when they close."""
@@ -207,7 +205,7 @@ class Connection:
         if self.state == GONE:
             return
         if self.state == RUNNING:
-            self.note("warning", "client unexpectedly closed TCP connection")
+            self.note("warning", "client unexpectedly closed TCP connection", event="connection.lost")
         self._release()
         self.state = GONE
         self._parks.clear()
@@ -219,7 +217,7 @@ class Connection:
         now = self.host.now.mono
         if self._deadline and now >= self._deadline:
             if self.state in handshake.STATES:
-                self.note("error", "handshake timeout")
+                self.note("error", "handshake timeout", event="connection.handshake_timeout")
             self._hang_up()
             return
         if self.heartbeat:
@@ -233,10 +231,11 @@ class Connection:
         if self.state in (CLOSED, GONE):
             return
         if self.state in handshake.STATES and self.state not in handshake.ANSWERED:
-            self.note("error", f"handshake failed in state {self.state}: {error}")
+            text = f"handshake failed in state {self.state}: {error}"
+            self.note("error", text, event="connection.handshake_failed")
             self.fall_silent()
             return
-        self.note("error", f"connection error: {error}", code=error.code)
+        self.note("error", f"connection error: {error}", code=error.code, event="connection.error")
         self._release()
         self.send_close(error)
         self.finish_closing()
@@ -414,7 +413,8 @@ class Connection:
             self._hang_up()
 
     def _on_close(self, method: methods.ConnectionClose) -> None:
-        self.note("info", f"client closes the connection: {method.reply_code} {method.reply_text}")
+        text = f"client closes the connection: {method.reply_code} {method.reply_text}"
+        self.note("info", text, event="connection.closed")
         self._release()
         self.send(methods.ConnectionCloseOk())
         self.finish_closing()
@@ -465,6 +465,7 @@ class Connection:
         self.channels[number] = channel
         self.host.channels[channel.uid] = channel
         self.host.census.channel_opened(self.user)
+        self.host.census.tell("channel.created", lambda: told.channel(channel))
         self.reader.add_channel(channel.core)
         channel.send(methods.ChannelOpenOk())
 
@@ -500,14 +501,16 @@ class Connection:
         self._deadline = 0
         self._is_counted = True
         self.host.census.connection_opened(vhost.name, self.user)
+        self.host.census.tell("connection.created", lambda: told.connection(self))
         self.flow.on_alarm()
-        self.note("info", f"user '{self.user}' authenticated and granted access to vhost '{vhost.name}'")
+        text = f"user '{self.user}' authenticated and granted access to vhost '{vhost.name}'"
+        self.note("info", text, event="connection.opened")
 
     # --- ending ---------------------------------------------------------------------------------
 
     def drop(self, reason: str) -> None:
         """Close the socket without another word, after what is already written."""
-        self.note("error", reason)
+        self.note("error", reason, event="connection.dropped")
         self._hang_up()
 
     def fall_silent(self) -> None:
@@ -544,6 +547,7 @@ class Connection:
         if self._is_counted and self.vhost is not None:
             self._is_counted = False
             self.host.census.connection_ended(self.vhost.name, self.user)
+            self.host.census.tell("connection.closed", lambda: told.connection(self))
         for channel in channels.values():
             channel.stop()
         if self.owns_queues:

@@ -8,6 +8,7 @@ from bisect import insort
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrormq.base.errors import AmqpError, access_refused
+from mirrormq.broker import told
 from mirrormq.kernel.cores import ConsumerCore
 from mirrormq.log.cursors import Cursors
 
@@ -75,6 +76,10 @@ class Consumer:
     def is_reading(self) -> bool:
         """Does the client take what is written to it, or did so a moment ago?"""
         return self.channel.connection.is_reading()
+
+    def tell(self, what: str) -> None:
+        """Tell of an event: it was created, or is deleted."""
+        self.channel.host.census.tell(f"consumer.{what}", lambda: told.consumer(self))
 
     def cancelled(self) -> None:
         """The queue is gone or broken: tell the client."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrormq import __version__
 from mirrormq.base.errors import AmqpError, access_refused, channel_error, command_invalid, not_allowed
+from mirrormq.broker import told
 from mirrormq.wire import bulk, methods, sasl
 from mirrormq.wire.spec import FRAME_MIN_SIZE, PROTOCOL_HEADER
 
@@ -157,6 +158,8 @@ class Handshake:
 
     def _on_login(self, user: str, refusal: str | None) -> None:
         connection = self.connection
+        key = f"user.authentication.{'success' if refusal is None else 'failure'}"
+        connection.host.census.tell(key, lambda: told.login(connection, user, refusal))
         if connection.state != SECURING:
             return  # the client left, or the handshake timed out, while its password was being checked
         if refusal is None:
@@ -177,7 +180,7 @@ class Handshake:
     def _refuse_login(self, refusal: str) -> None:
         connection = self.connection
         mechanism = connection.auth_mechanism
-        connection.note("error", f"{mechanism} login refused: {refusal}")
+        connection.note("error", f"{mechanism} login refused: {refusal}", event="login.refused")
         if connection.has_capability("authentication_failure_close"):
             # The details stay in the log: they would tell an attacker whether the user exists.
             connection.send_close(

@@ -153,7 +153,9 @@ class Inherited:
             self.is_waiting = False
             if self.unknown:
                 text = f"clients hold messages of {self._queue.text} that its new master does not know"
-                self._queue.host.note("warning", text, messages=self.unknown)
+                self._queue.host.note(
+                    "warning", text, messages=self.unknown, event="queue.held_messages_unknown"
+                )
             waiting, self._when_released = self._when_released, []
             for done in waiting:
                 done()

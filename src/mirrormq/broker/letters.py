@@ -227,6 +227,7 @@ class Letters:
                 "now is sent without waiting for the disk and may be lost in a crash",
                 backlog=len(self._open),
                 sent_unsafe=self.unsafe,
+                event="queue.dead_letters_behind",
             )
         return True
 

@@ -508,8 +508,8 @@ class Queue:
             self.log.kept.damage = reason
         consumers = self.consumers.clear()
         self.core.set_consumers([])
-        cure = "restore the data folder from a backup, or delete the queue"
-        self.host.note("error", f"{self.text} is damaged and no longer served: {reason}; {cure}")
+        why = f"damaged and no longer served: {reason}; restore the data folder from a backup, or delete it"
+        self.host.note("error", f"{self.text} is {why}", event="queue.damaged")
         self._answer_gets()
         for consumer in consumers:
             consumer.cancelled()

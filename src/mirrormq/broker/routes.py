@@ -13,6 +13,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from mirrormq.broker.exchange import Destination, Exchange, Letter, make_exchange
+from mirrormq.kernel.tally import Tally
 from mirrormq.meta import hidden, records
 
 
@@ -29,13 +30,15 @@ class Walk(NamedTuple):
 class Place:
     """An exchange in the router: its record, its bindings, and where unrouted messages go."""
 
-    __slots__ = ("alternate", "exchange", "record")
+    __slots__ = ("alternate", "exchange", "record", "tally")
 
     def __init__(self, record: records.Exchange, alternate: str | None) -> None:
         """Start without bindings."""
         self.record = record
         self.exchange: Exchange = make_exchange(record)
         self.alternate = alternate
+        self.tally = Tally()
+        """What clients of this node published to it, and what came of that."""
 
 
 class Router:
@@ -52,6 +55,10 @@ class Router:
     def place(self, exchange: str) -> Place | None:
         """The exchange of this name, None if there is none."""
         return self._places.get(exchange)
+
+    def places(self) -> list[Place]:
+        """All exchanges."""
+        return list(self._places.values())
 
     def add_exchange(self, record: records.Exchange, alternate: str | None = None) -> None:
         """Add an exchange without bindings."""

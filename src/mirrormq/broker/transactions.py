@@ -22,9 +22,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mirrormq.base.errors import precondition_failed
+from mirrormq.broker.arguments import text
 from mirrormq.broker.confirm import ConfirmTracker
 from mirrormq.kernel.cores import QueueCore
 from mirrormq.kernel.message import Message
+from mirrormq.kernel.tally import CHANNEL_COUNTS, EXCHANGE_COUNTS
 from mirrormq.wire import methods
 from mirrormq.wire.methods import Method
 
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
 
 COMMIT = "commit"
 
+PUBLISH = CHANNEL_COUNTS.index("publish")
+RETURN_UNROUTABLE = CHANNEL_COUNTS.index("return_unroutable")
+DROP_UNROUTABLE = CHANNEL_COUNTS.index("drop_unroutable")
+PUBLISH_IN, PUBLISH_OUT = map(EXCHANGE_COUNTS.index, ("publish_in", "publish_out"))
+
 
 class Publish(NamedTuple):
     """A message and where it will go."""
@@ -40,6 +47,8 @@ class Publish(NamedTuple):
     message: Message
     queues: list[QueueCore]
     mandatory: bool
+    is_answer: bool = False
+    """Did a requester get it who waits for an answer?"""
 
 
 class Settle(NamedTuple):
@@ -180,8 +189,22 @@ def deliver(channel: "Channel", publish: Publish, publish_no: int) -> None:
     for queue in publish.queues:
         queue.push(publish.message, channel.uid, publish_no)
         channel.connection.reader.note_fed(queue)
+    published(channel, publish)
+
+
+def published(channel: "Channel", publish: Publish) -> None:
+    """A message is in its queues, if there are any: count it, and return it if its sender asked for that."""
+    tally = channel.core.tally
+    tally.add(PUBLISH)
+    place = channel.vhost.router.place(text(publish.message.exchange))
+    if place is not None:
+        place.tally.add(PUBLISH_IN)
+        place.tally.add(PUBLISH_OUT, len(publish.queues))
     if publish.mandatory and not publish.queues:
+        tally.add(RETURN_UNROUTABLE)
         send_return(channel, publish.message)
+    elif not publish.queues and not publish.is_answer:
+        tally.add(DROP_UNROUTABLE)
 
 
 def send_return(channel: "Channel", message: Message) -> None:

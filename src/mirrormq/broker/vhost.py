@@ -24,6 +24,7 @@ from mirrormq.broker.replyto import Listener
 from mirrormq.broker.routes import Place, Router
 from mirrormq.kernel.frames import Route, RouteMemo
 from mirrormq.kernel.message import Message
+from mirrormq.kernel.tally import Tally
 from mirrormq.meta import policy, records, system
 from mirrormq.meta.tables import Change
 from mirrormq.wire.properties import Properties
@@ -52,6 +53,8 @@ class VHost:
         self.name = name
         self.queues: dict[str, QueuePort] = {}
         self.router = Router(self.queues, system.names_in(name))
+        self.tally = Tally()
+        """What all channels of this node have done here."""
         self.version = 0
         """Grows with every change that may change a route."""
         self._make_queue = make_queue
@@ -87,7 +90,8 @@ class VHost:
         if place is not None and not (name == "" and replyto.is_address(key)):
             walk = self.router.route(name, Letter((key,)))
             if walk.keyed and walk.queues and self._may_publish(user, place, key):
-                return Route(exchange, key, [self.queues[queue].core for queue in walk.queues], True)
+                targets = [self.queues[queue].core for queue in walk.queues]
+                return Route(exchange, key, targets, True, place.tally)
         return Route(exchange, key, [], False)
 
     def route_message(self, message: Message, extra_keys: Sequence[bytes] = ()) -> Routed:

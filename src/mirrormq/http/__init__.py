@@ -36,3 +36,13 @@ async def start(
     api = Api(process, key, facts, settings or WebSettings())
     await api.serve(listening, secured)
     return api
+
+
+async def start_exporter(process: Process, listening: socket.socket, *, facts: Facts) -> Api:
+    """Serve metrics, and nothing else, on a bound socket."""
+    from mirrormq.http.ports import WebSettings
+    from mirrormq.http.server import Exporter
+
+    exporter = Exporter(process, "", facts, WebSettings())
+    await exporter.serve(listening)
+    return exporter

@@ -22,9 +22,10 @@ from mirrormq.http import answers
 from mirrormq.http.answers import Row
 from mirrormq.http.api import Call
 from mirrormq.meta.records import Queue
-from mirrormq.node import report
+from mirrormq.node import report, report_rates
 from mirrormq.node.inquiry import Replies
 from mirrormq.node.inquiryframes import row_of
+from mirrormq.node.report_rates import Look
 from mirrormq.node.requests import Inquire
 
 _NOBODY = Replies({}, {})
@@ -89,8 +90,10 @@ _numbers = msgspec.msgpack.Decoder(_Numbered)
 class FarQueues:
     """Counters of queues whose masters are other nodes: one question per node, however many queues."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, look: Look | None = None) -> None:
+        """`look`: with rates at these moments."""
         self._call = call
+        self._look = look
         self._rows: dict[int, msgspec.Raw] = {}
         self._missing: set[str] = set()
 
@@ -98,6 +101,8 @@ class FarQueues:
         """Ask for the counters of those among these queues whose master is another node."""
         call = self._call
         own = call.node.node_name
+        records = await answers.collected(records)
+        self._look = None if self._look is None else self._look.bounded(len(records))
         if not call.node.inquiries.others():
             return
         ids: list[int] = []
@@ -109,7 +114,8 @@ class FarQueues:
         if not nodes:
             return
         few = tuple(ids) if len(ids) <= limits.inquiry_ids_max else ()
-        replies = await inquire(call, "queues", ids=few, nodes=tuple(nodes))
+        body = b"" if self._look is None else report_rates.packed(self._look)
+        replies = await inquire(call, "queues", ids=few, nodes=tuple(nodes), body=body)
         self._missing.update(replies.missing)
         async for rows in answers.slices(chain.from_iterable(replies.rows.values())):
             self._rows.update((_numbers.decode(raw).id, raw) for raw in rows)
@@ -121,6 +127,8 @@ class FarQueues:
         if counters is not None:
             row.update(row_of(counters))
             del row["id"]
+        elif self._look is not None and "messages" in row:
+            report_rates.update(row, report_rates.of_queue(self._call.node, record.id, self._look))
         elif record.node in self._missing:
             row["state"] = "down"
         return row

@@ -6,12 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mirrormq.base.durations import Durations
 from mirrormq.base.types import Peer
+from mirrormq.broker.census import Census
+from mirrormq.broker.channel import Channel
+from mirrormq.log.journal import Journal
+from mirrormq.log.recycler import Recycler
 from mirrormq.meta.authenticator import Authenticator
 from mirrormq.node.admin import AdminHost
 from mirrormq.node.logins import Logins
 from mirrormq.node.membership import Membership
 from mirrormq.node.news import News
+from mirrormq.node.rates import Rates
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
 from mirrormq.node.switch import Switch
@@ -38,6 +44,11 @@ class Node(AdminHost, Protocol):
     """What is known of the other nodes."""
     membership: Membership
     switch: Switch
+    rates: Rates
+    channels: dict[int, Channel]
+    census: Census
+    journal: Journal
+    recycler: Recycler
     logins: Logins
     authenticator: Authenticator
 
@@ -93,6 +104,11 @@ class Driver(Protocol):
     @property
     def node(self) -> Node:
         """The node."""
+        ...
+
+    @property
+    def passes(self) -> Durations:
+        """How long passes of the loop take."""
         ...
 
     def admin(self, request: Request, done: Done) -> None:

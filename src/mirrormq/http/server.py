@@ -84,7 +84,8 @@ class Api:
         found += session_routes.routes(self._sessions)
         found += [("GET", "mirrormq/stream", self._hub.serve), ("GET", "openapi.json", self.openapi)]
         routes = [Route(verb, f"/api/{path}", handler) for verb, path, handler in found]
-        return routes + [Route(verb, path, handler) for verb, path, handler in metrics.ROUTES]
+        measured = metrics.Metrics(self._process, self._facts).routes()
+        return routes + [Route(verb, path, handler) for verb, path, handler in measured]
 
     def application(self) -> web.Application:
         """All resources behind the gate, and the files of the web UI."""
@@ -202,9 +203,22 @@ class Api:
             return error_response(Fault(400, "bad_request", "not_utf8"))
         except Exception as error:  # noqa: BLE001
             stack = "".join(traceback.format_exception(error))
-            self._process.note("error", f"internal error in {request.method} {request.path}: {stack}")
+            self._process.note(
+                "error", f"internal error in {request.method} {request.path}: {stack}", event="internal_error"
+            )
             reason = "this is a fault of the node; its log has the details"
             return error_response(Fault(500, "internal_error", reason))
+
+
+class Exporter(Api):
+    """Metrics alone, for whoever reaches the port: Prometheus logs in nowhere."""
+
+    def application(self) -> web.Application:
+        """The metrics."""
+        app = web.Application(middlewares=[self._answer])
+        for path, answer in metrics.Metrics(self._process, self._facts).open_routes():
+            app.router.add_get(path, answer)
+        return app
 
 
 TOO_MANY = 429

@@ -5,6 +5,7 @@ from mirrormq.kernel.index cimport Entry
 from mirrormq.kernel.message cimport Msg
 from mirrormq.kernel.outbuffer cimport OutBuffer
 from mirrormq.kernel.store cimport Level, QueueStore
+from mirrormq.kernel.tally cimport Tally
 from mirrormq.kernel.unacked cimport Slot, UnackedRing
 
 cdef enum:
@@ -23,6 +24,7 @@ cdef class ChannelCore(UnackedRing):
     cdef readonly uint16_t number
     cdef readonly uint64_t uid
     cdef readonly OutBuffer out
+    cdef readonly Tally tally
     cdef public bint confirm
     cdef public bint tx
     cdef public bint closing
@@ -69,7 +71,9 @@ cdef class QueueCore(QueueStore):
     cdef readonly uint64_t unacked_bytes
     cdef readonly uint64_t delivered
     cdef readonly uint64_t delivered_no_ack
-    cdef readonly uint64_t got
+    cdef readonly uint64_t got           # by basic.get, with and without acknowledgement
+    cdef readonly uint64_t got_no_ack
+    cdef readonly uint64_t got_nothing
     cdef readonly uint64_t redelivered
     cdef readonly uint64_t acked
     cdef uint64_t fed_stamp              # the last reader, and the last barrier, that noted this queue

@@ -18,10 +18,15 @@ from mirrormq.kernel.index cimport ENTRY_REDELIVERED, Entry, list_push
 from mirrormq.kernel.message cimport MSG_PERSISTENT, Message, msg_release
 from mirrormq.kernel.outbuffer cimport OutBuffer
 from mirrormq.kernel.store cimport ACK, AUTO, EXPIRED, REJECTED, Level, QueueStore
+from mirrormq.kernel.tally cimport ACK as ACKED
+from mirrormq.kernel.tally cimport DELIVER, DELIVER_NO_ACK, GET, GET_EMPTY, GET_NO_ACK, REDELIVER, Tally
 from mirrormq.kernel.unacked cimport Slot, UnackedRing
 
 from mirrormq.kernel.store import (REASON_ACK, REASON_AUTO, REASON_DELIVERY_LIMIT, REASON_EXPIRED,
                                    REASON_MAXLEN, REASON_REJECTED, Worklist)
+
+QUEUE_COUNTS = ("publish", "deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver",
+                "ack", "messages_ready", "messages_unacknowledged")
 
 cdef uint64_t STAMP = 0
 
@@ -49,6 +54,7 @@ cdef class ChannelCore(UnackedRing):
         self.number = number
         self.uid = uid
         self.out = out
+        self.tally = Tally()
         self.flow = True
         self.targets = []
         self.wanting = []
@@ -82,6 +88,8 @@ cdef class ChannelCore(UnackedRing):
         cdef uint64_t size = s.e.msg.body_len if s.e.msg != NULL else 0
         queue.take_end(&s.e, how)
         self.forget(tag)
+        if how == HOW_ACK:
+            self.tally.count(ACKED, 1)
         self.unacked -= 1
         queue.unacked -= 1
         queue.unacked_bytes -= size
@@ -253,7 +261,9 @@ cdef class QueueCore(QueueStore):
         """The head of the queue was written to the channel: unacked there from now on, or settled."""
         cdef Entry e
         self.pop(at, &e)
-        self.redelivered += e.flags & ENTRY_REDELIVERED
+        if e.flags & ENTRY_REDELIVERED:
+            self.redelivered += 1
+            channel.tally.count(REDELIVER, 1)
         if no_ack:
             channel.push(False)
             self.settle_entry(&e, AUTO)
@@ -298,8 +308,10 @@ cdef class QueueCore(QueueStore):
                 consumer.delivered += 1
                 if consumer.no_ack:
                     self.delivered_no_ack += 1
+                    ch.tally.count(DELIVER_NO_ACK, 1)
                 else:
                     self.delivered += 1
+                    ch.tally.count(DELIVER, 1)
                 idle = 0
                 sent += 1
         return sent
@@ -315,6 +327,7 @@ cdef class QueueCore(QueueStore):
             self.note_touch()  # what expired is settled or dead-lettered in the turn
         first = self.head(&at)
         if first == NULL or first.seq > upto:
+            self.note_empty(channel)
             return False
         self.note_touch()
         self.make_room(channel, no_ack)
@@ -322,7 +335,20 @@ cdef class QueueCore(QueueStore):
                                first.msg, <uint32_t>min(self.ready - 1 + elsewhere, <uint64_t>0xffffffff))
         self.hand_out(channel, None, at, no_ack, now_mono)
         self.got += 1
+        if no_ack:
+            self.got_no_ack += 1
+        channel.tally.count(GET_NO_ACK if no_ack else GET, 1)
         return True
+
+    def note_empty(self, ChannelCore channel not None) -> None:
+        """basic.get found nothing."""
+        self.got_nothing += 1
+        channel.tally.count(GET_EMPTY, 1)
+
+    def counts(self) -> tuple:
+        """All counters and depths in the order of QUEUE_COUNTS: what is compared from look to look."""
+        return (self.published, self.delivered, self.delivered_no_ack, self.got - self.got_no_ack,
+                self.got_no_ack, self.got_nothing, self.redelivered, self.acked, self.ready, self.unacked)
 
     cdef int take_end(self, const Entry* e, int how) except -1:
         """A delivery of this entry ended; the reference to its message is taken over."""

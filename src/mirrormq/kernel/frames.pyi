@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any, Self, final
 
 from mirrormq.kernel.cores import ChannelCore, QueueCore
+from mirrormq.kernel.tally import Tally
 
 EV_METHOD: int
 EV_PUBLISH: int
@@ -19,7 +20,14 @@ class Route:
     def targets(self) -> list[QueueCore]: ...
     @property
     def plain(self) -> bool: ...
-    def __new__(cls, exchange: bytes, routing_key: bytes, targets: list[QueueCore], plain: bool) -> Self: ...
+    def __new__(
+        cls,
+        exchange: bytes,
+        routing_key: bytes,
+        targets: list[QueueCore],
+        plain: bool,
+        tally: Tally | None = ...,
+    ) -> Self: ...
 
 @final
 class RouteMemo:

@@ -20,6 +20,7 @@ from libc.string cimport memcmp, memcpy, memmove
 from mirrormq.kernel.cores cimport HOW_ACK, HOW_REJECT, HOW_REQUEUE, ChannelCore, QueueCore, next_stamp
 from mirrormq.kernel.message cimport (MSG_PERSISTENT, Message, Msg, PropInfo, be16, be32, be64, msg_body,
                                       msg_new, msg_release, walk_properties)
+from mirrormq.kernel.tally cimport PUBLISH, PUBLISH_IN, PUBLISH_OUT, Tally
 
 EV_METHOD = 1
 EV_PUBLISH = 2
@@ -51,15 +52,17 @@ cdef class Route:
     cdef readonly bytes routing_key
     cdef readonly list targets
     cdef readonly bint plain
+    cdef Tally tally              # of the exchange
     cdef bytes raw
     cdef uint64_t age
 
     def __cinit__(self, bytes exchange not None, bytes routing_key not None, list targets not None,
-                  bint plain):
+                  bint plain, Tally tally=None):
         self.exchange = exchange
         self.routing_key = routing_key
         self.targets = [<QueueCore?>target for target in targets]
         self.plain = plain
+        self.tally = tally
         self.raw = bytes((len(exchange),)) + exchange + bytes((len(routing_key),)) + routing_key
 
 
@@ -475,6 +478,10 @@ cdef class FrameReader:
                      bool(ch.publish_bits & BIT_IMMEDIATE))
             self.drop_partial(ch)
             return event
+        ch.tally.count(PUBLISH, 1)
+        if route.tally is not None:
+            route.tally.count(PUBLISH_IN, 1)
+            route.tally.count(PUBLISH_OUT, <uint64_t>len(route.targets))
         for queue in route.targets:
             queue.append(m, ch.uid, ch.publish_no)
             if queue.fed_stamp != self.stamp:

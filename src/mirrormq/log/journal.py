@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple, Protocol
 
 from mirrormq.base import limits
+from mirrormq.base.durations import FLUSH_BOUNDS_US, Durations
 from mirrormq.base.types import Now
 from mirrormq.kernel import records
 from mirrormq.kernel.crc32c import crc32c
@@ -81,6 +82,7 @@ class Journal:
         """Bytes of the current file, those waiting for the end of the pass included."""
         self.added_bytes = 0
         self.flush_count = 0
+        self.flush_times = Durations(FLUSH_BOUNDS_US)
         self.mono = 0
         """The time of the last input that could make something durable."""
         self._waiting: list[bytes] = []
@@ -178,6 +180,7 @@ class Journal:
         if not flush.tokens:
             self._flush = None
             self._flushed = flush.upto
+            self.flush_times.add(now.mono - flush.since)
             for log, mark in flush.marks:
                 log.on_durable(mark)
             for done in flush.callbacks:

@@ -58,7 +58,7 @@ class Recycler:
         """Told of records that cannot be read: the queue (0: nobody can tell whose), and what is wrong."""
         self.sources: Callable[[], Container[int]] = lambda: logs
         """The queues of the whole cluster, by log id: letters of others never come again."""
-        self.rewritten_bytes = 0
+        self.rewritten_bytes = self.recycled_files = 0
         """Bytes given back by rewriting."""
         self.kept: dict[int, int] = {}
         """Where journal files end that only damaged queues need, by serial."""
@@ -445,6 +445,7 @@ class Recycler:
         self.kept = kept
         if self._next_first > self.first_serial:
             self._journal.serials.pop(0)
+            self.recycled_files += 1
             self._journal.ends.pop(self._file, None)
         self._forget_places([*gone, self._file])
         for name in gone:

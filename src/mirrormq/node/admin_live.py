@@ -29,6 +29,7 @@ def inquire(host: LiveHost, request: requests.Inquire) -> Steps:
         octets(request.name),
         octets(request.owner),
         request.ids,
+        body=request.body,
     )
     nodes = host.inquiries.others() if request.nodes is None else request.nodes
     return (yield Await(_asked(host, question, nodes)))

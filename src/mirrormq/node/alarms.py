@@ -29,7 +29,9 @@ def _set(node: Alarmed, name: str, raised: bool) -> None:
         return
     if raised:
         node.alarms.add(name)
-        node.note("warning", f"{name} alarm set: publishers are held until it clears", alarm=name)
+        node.note(
+            "warning", f"{name} alarm set: publishers are held until it clears", alarm=name, event="alarm.set"
+        )
     else:
         node.alarms.discard(name)
-        node.note("info", f"{name} alarm cleared: publishers go on", alarm=name)
+        node.note("info", f"{name} alarm cleared: publishers go on", alarm=name, event="alarm.cleared")

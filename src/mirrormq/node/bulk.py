@@ -236,7 +236,7 @@ class BulkConnection(Connection):
     def on_closed(self) -> None:
         """The socket is gone, which is how clients end these connections."""
         if self.state == RUNNING:
-            self.note("info", "client closed the connection")
+            self.note("info", "client closed the connection", event="connection.closed")
             self.state = CLOSED
         super().on_closed()
         self._chunks.clear()
@@ -245,7 +245,7 @@ class BulkConnection(Connection):
     def close_with(self, error: AmqpError) -> None:
         """End it because of an error, or by an operator's wish."""
         if self.state not in (CLOSED, GONE):
-            self.note("error", f"connection closed: {error}", code=error.code)
+            self.note("error", f"connection closed: {error}", code=error.code, event="connection.error")
             self.end(BulkError(bulk.CLOSED, error.reply_text))
 
     def end(self, error: BulkError) -> None:

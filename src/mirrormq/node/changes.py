@@ -66,6 +66,11 @@ def _object_changed(
         and _has_only_moved(node, change, record)
     ):
         return  # thousands may at once, and each follows when its view is entered
+    if isinstance(record, records.Queue) and record.node in ("", node.node_name):
+        if change.kind == "delete":
+            node.census.churn["queue_deleted"] += 1
+        elif change.before is None:
+            node.census.churn["queue_created"] += 1
     vhost = node.vhosts.get(record.vhost)
     if vhost is not None:
         vhost.apply(change)

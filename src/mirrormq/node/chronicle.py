@@ -8,7 +8,6 @@ Guarantees
 - A change that concerns nobody here costs a comparison.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mirrormq.log.fold import Fold
@@ -17,7 +16,7 @@ from mirrormq.meta.records import View
 from mirrormq.meta.tables import Change
 from mirrormq.mirror import views as wishes
 from mirrormq.mirror.ports import Event
-from mirrormq.node import happenings, report_mirrors
+from mirrormq.node import definitionevents, happenings, report_mirrors
 from mirrormq.node.eventexchange import EventExchange
 from mirrormq.node.eventqueue import EventQueue
 from mirrormq.node.happenings import Counters, MirrorChange, Promotion
@@ -39,6 +38,7 @@ class Chronicle:
         self._copies = copies
         self.counters = Counters()
         self.exchange = EventExchange(node)
+        node.census.tell = self.exchange.tell
         self._events = EventQueue(node)
         self._led = False
         self._notes = MirrorNotes(node)
@@ -65,7 +65,7 @@ class Chronicle:
                     self._forget(record)
             elif isinstance(record, records.Node):
                 self._node_changed(change, record)
-            elif is_heard and type(record) in _DEFINITIONS:
+            elif is_heard and definitionevents.is_told(record):
                 self._definition_changed(change, record)
 
     def step(self) -> None:
@@ -272,9 +272,7 @@ class Chronicle:
         else:
             is_mine = self._is_leader
         if is_mine:
-            is_new = change.before is None
-            key, headers = _DEFINITIONS[type(record)](record, change.kind == "put", is_new)
-            if key:
+            for key, headers in definitionevents.events_of(change):
                 self.exchange.publish(key, **headers)
                 if self._is_lasting(record):
                     self._events.add(key, headers)
@@ -292,66 +290,3 @@ class Chronicle:
 
     def _tell(self, key: str, view: View, **headers: Any) -> None:
         self.publish(key, name=view.name, vhost=view.vhost, epoch=view.epoch, **headers)
-
-
-Described = tuple[str, dict[str, Any]]
-
-
-def _queue(record: Any, is_put: bool, is_new: bool) -> Described:
-    key = "queue.created" if is_put and is_new else "queue.deleted"
-    headers = {"name": record.name, "vhost": record.vhost, "durable": record.durable}
-    headers |= {"auto_delete": record.auto_delete, "exclusive": record.exclusive, "master": record.node}
-    return ("" if is_put and not is_new else key), headers
-
-
-def _exchange(record: Any, is_put: bool, is_new: bool) -> Described:
-    key = "exchange.created" if is_put and is_new else "exchange.deleted"
-    headers = {"name": record.name, "vhost": record.vhost, "type": record.type, "durable": record.durable}
-    headers |= {"auto_delete": record.auto_delete, "internal": record.internal}
-    return ("" if is_put and not is_new else key), headers
-
-
-def _binding(record: Any, is_put: bool, _is_new: bool) -> Described:
-    headers = {"source_name": record.source, "vhost": record.vhost, "routing_key": record.routing_key}
-    headers |= {"destination_name": record.destination, "destination_kind": record.destination_type}
-    return ("binding.created" if is_put else "binding.deleted"), headers
-
-
-def _policy(record: Any, is_put: bool, _is_new: bool) -> Described:
-    headers = {"name": record.name, "vhost": record.vhost, "pattern": record.pattern}
-    headers |= {"priority": record.priority, "apply-to": record.apply_to, "operator": record.operator}
-    headers["definition"] = record.definition
-    return ("policy.set" if is_put else "policy.cleared"), headers
-
-
-def _parameter(record: Any, is_put: bool, _is_new: bool) -> Described:
-    headers = {"component": record.component, "name": record.name, "vhost": record.vhost}
-    return ("parameter.set" if is_put else "parameter.cleared"), headers
-
-
-def _vhost(record: Any, is_put: bool, is_new: bool) -> Described:
-    key = "vhost.created" if is_put and is_new else "vhost.deleted"
-    return ("" if is_put and not is_new else key), {"name": record.name}
-
-
-def _user(record: Any, is_put: bool, is_new: bool) -> Described:
-    key = "user.created" if is_put and is_new else "user.deleted"
-    return ("" if is_put and not is_new else key), {"name": record.name}
-
-
-def _permission(record: Any, is_put: bool, _is_new: bool) -> Described:
-    headers = {"user": record.user, "vhost": record.vhost}
-    headers |= {"configure": record.configure, "write": record.write, "read": record.read}
-    return ("permission.created" if is_put else "permission.deleted"), headers
-
-
-_DEFINITIONS: dict[type, Callable[[Any, bool, bool], Described]] = {
-    records.Queue: _queue,
-    records.Exchange: _exchange,
-    records.Binding: _binding,
-    records.Policy: _policy,
-    records.Parameter: _parameter,
-    records.VHost: _vhost,
-    records.User: _user,
-    records.Permission: _permission,
-}

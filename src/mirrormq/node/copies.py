@@ -240,7 +240,10 @@ class Copies:
             return False
         disk.copy.log.damage = reason
         copy.damaged()
-        self._node.note("error", f"a copy of a mirrored queue is damaged and made anew: {reason}")
+        text = f"a copy of a mirrored queue is damaged and made anew: {reason}; check the disk of this node"
+        view = copy.view
+        name = f"{view.vhost} {view.name}" if isinstance(view, View) else ""
+        self._node.note("error", text, queue=name, event="mirror.damaged")
         return True
 
     # --- the master's side ----------------------------------------------------------------------
@@ -314,7 +317,9 @@ class Copies:
         """This node stops: give its queues to others; `done` is called when nothing is left to give."""
         self._hand_over = HandOver(self._node, self, done)
         if self._hand_over.count:
-            self._node.note("info", "mirrored queues are handed over", queues=self._hand_over.count)
+            self._node.note(
+                "info", "mirrored queues are handed over", queues=self._hand_over.count, event="node.handover"
+            )
         self._hand_over.step()
 
     # --- links and frames -----------------------------------------------------------------------
@@ -338,7 +343,9 @@ class Copies:
         try:
             self.mirrors.receive(peer, payload, self._node.now)
         except frames.BadFrame as error:
-            self._node.note("error", f"node '{peer}' sent a bad frame: {error}", peer=peer)
+            self._node.note(
+                "error", f"node '{peer}' sent a bad frame: {error}", peer=peer, event="link.bad_frame"
+            )
             self.mirrors.link_down(peer, self._node.now)
             self._node.effects.cut(peer, str(error))
 

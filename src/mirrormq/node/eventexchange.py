@@ -5,10 +5,10 @@ Guarantees
 - A message goes the way of every other: to all queues bound with its routing key, mastered here or elsewhere.
 - Clients cannot publish to it.
 
-Routing keys and headers are those of RabbitMQ's event exchange plugin where it has them.
+Routing keys and headers are those of RabbitMQ's event exchange plugin where it has them (docs/events.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mirrormq.kernel.message import Message
@@ -32,6 +32,11 @@ class EventExchange:
     def is_heard(self) -> bool:
         """Is anything bound?"""
         return bool(self._node.meta.bindings_from(EVENT_VHOST, EVENT_EXCHANGE))
+
+    def tell(self, key: str, headers: Callable[[], dict[str, Any]]) -> None:
+        """Tell of something whose headers are not made yet."""
+        if self.is_heard:
+            self.publish(key, **headers())
 
     def publish(self, key: str, **headers: Any) -> None:
         """Tell of something, if anybody wants to hear of it."""

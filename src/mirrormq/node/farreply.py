@@ -45,7 +45,7 @@ class FarListener:
         else:
             if not link.replies_dropped:
                 text = f"answers by direct reply-to are dropped: the link to node '{link.peer}' is full"
-                self._switch.node.note("warning", text)
+                self._switch.node.note("warning", text, event="link.replies_dropped")
             link.replies_dropped += 1
 
     def is_there(self) -> Later[bool]:

@@ -59,7 +59,12 @@ class HandOver:
             self._end()
         elif self._is_helpless():
             left = len(self._left) + len(self._moving)
-            self._node.note("warning", "mirrored queues stay here: no majority is in reach", queues=left)
+            self._node.note(
+                "warning",
+                "mirrored queues stay here: no majority is in reach",
+                queues=left,
+                event="node.handover_failed",
+            )
             self._end()
 
     def _end(self) -> None:

@@ -235,7 +235,9 @@ class Inquiries:
             else:
                 self._answers.pop((peer, frame.number), None)
         except BadFrame as error:
-            self._node.note("error", f"node '{peer}' sent a bad inquiry: {error}", peer=peer)
+            self._node.note(
+                "error", f"node '{peer}' sent a bad inquiry: {error}", peer=peer, event="link.bad_frame"
+            )
             self._effects.cut(peer, str(error))
 
     def on_timer(self) -> None:

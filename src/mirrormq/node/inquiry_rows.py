@@ -6,13 +6,23 @@ takes time gives a `Wait` and is gone on with when that is over.
 """
 
 from collections.abc import Callable, Generator, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mirrormq.base import limits
+from mirrormq.broker.census import Census
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import system
-from mirrormq.node import bulkaway, bulkcursors, closing, report, report_mirrors, report_view
+from mirrormq.node import (
+    bulkaway,
+    bulkcursors,
+    closing,
+    rates,
+    report,
+    report_mirrors,
+    report_rates,
+    report_view,
+)
 from mirrormq.node.inquiryframes import Ask, Row, text_of
 from mirrormq.node.report_cluster import ClusterSource, node_details
 
@@ -56,31 +66,44 @@ class Answerer(ClusterSource, Protocol):
 
     switch: "Switch"
     inquiries: "Inquiries"
+    rates: rates.Rates
+    census: Census
 
 
 def queues(source: Answerer, ask: Ask) -> Answered:
     """Counters of the queues mastered here, by `id`. Their definitions are known everywhere."""
     masters = source.switch.masters
     wanted = ask.ids or list(masters)
+    look = report_rates.read(ask.body, len(wanted))
     for number in wanted:
         live = masters.get(number)
         if live is None or not _is_in(ask, live.vhost):
             yield None
         else:
-            yield {"id": number, **report.counters(source, live)}
+            row = {"id": number, **report.counters(source, live)}
+            if look is not None:
+                report_rates.update(row, report_rates.of_queue(source, number, look))
+                yield from repeat(None, look.weight)
+            yield row
 
 
 def connections(source: Answerer, ask: Ask) -> Answered:
     """Connections, or those with a name."""
-    name = text_of(ask.name)
+    name, look = text_of(ask.name), report_rates.read(ask.body, len(source.connections))
     for found in list(source.connections.values()):
         is_wanted = name in ("", found.name) and _is_in(ask, found.vhost)
-        yield report.connection(source, found) if is_wanted else None
+        row = report.connection(source, found) if is_wanted else None
+        if row is not None and look is not None:
+            report_rates.update(row, report_rates.of_connection(source, found, look))
+            yield from repeat(None, look.weight)
+        yield row
 
 
 def channels(source: Answerer, ask: Ask) -> Answered:
     """Channels, or those of a connection; one that is named comes with its consumers."""
     name, owner = text_of(ask.name), text_of(ask.owner)
+    count = 1 if name or owner else sum(source.census.channels.values())
+    look = report_rates.read(ask.body, count)
     for found in list(source.connections.values()):
         if owner not in ("", found.name) or not _is_in(ask, found.vhost):
             yield None
@@ -90,6 +113,9 @@ def channels(source: Answerer, ask: Ask) -> Answered:
                 yield None
                 continue
             row = report.channel(source, member)
+            if look is not None:
+                report_rates.update(row, report_rates.of_channel(source, member, look))
+                yield from repeat(None, look.weight)
             if name:
                 row["consumer_details"] = [
                     report.consumer(source, consumer) for consumer in member.consumers.values()
@@ -110,10 +136,29 @@ def consumers(source: Answerer, ask: Ask) -> Answered:
                 yield report.consumer(source, found) if is_wanted else None
 
 
-def node(source: Answerer, _ask: Ask) -> Answered:
+def node(source: Answerer, ask: Ask) -> Answered:
     """The node itself: what it tells its administrators, and how much it holds."""
     counts = yield from counted(source)
-    yield {**node_details(source, source.inquiries.describe()), "totals": counts}
+    row = {**node_details(source, source.inquiries.describe()), "totals": counts}
+    look = report_rates.read(ask.body)
+    if look is not None:
+        row |= report_rates.of_node(source, source.node_name, look)
+        row["overview"] = report_rates.overview(source, source.node_name, look, source.state.vhosts)
+    yield row
+
+
+def rates_of(source: Answerer, ask: Ask) -> Answered:
+    """What clients of this node have done, by `key`: per vhost, or per exchange."""
+    kind = rates.VHOST if text_of(ask.name) == "vhosts" else rates.EXCHANGE
+    keys = source.rates.keys(kind)
+    look = report_rates.read(ask.body, len(keys))
+    for key in keys if look is not None else ():
+        yield from repeat(None, 0 if look is None else look.weight)
+        if look is not None and isinstance(key, str):
+            yield {"key": [key], **report_rates.of_vhost(source, key, look)}
+        elif look is not None and isinstance(key, tuple):
+            vhost, name = key
+            yield {"key": [vhost, name], **report_rates.of_exchange(source, vhost, name, look)}
 
 
 def counted(source: Answerer) -> Generator[None, None, dict[str, int]]:
@@ -239,6 +284,7 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "channels": channels,
     "consumers": consumers,
     "node": node,
+    "rates": rates_of,
     "close_connection": close_connection,
     "close_connections": close_connections,
     "copies": copies,

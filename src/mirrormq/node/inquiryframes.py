@@ -53,7 +53,7 @@ class Ask(Struct, frozen=True, array_like=True, tag="ask"):
     limit: _Number = 0
     """Close at most so many; 0: all."""
     body: Annotated[bytes, Meta(max_length=limits.inquiry_body_bytes_max)] = b""
-    """Arguments of what a client of the bulk protocol asks."""
+    """Arguments of what a client of the bulk protocol asks; or which rates are wanted."""
 
 
 class Rows(Struct, frozen=True, array_like=True, tag="rows"):

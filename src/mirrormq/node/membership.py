@@ -294,7 +294,9 @@ class Membership:
             else:
                 raise BadFrame(f"there is no family {family:#x}")
         except (BadFrame, BadEnvelope) as error:
-            self._node.note("error", f"node '{peer}' sent a bad frame: {error}", peer=peer)
+            self._node.note(
+                "error", f"node '{peer}' sent a bad frame: {error}", peer=peer, event="link.bad_frame"
+            )
             self._effects.cut(peer, str(error))
 
     def _receive(self, peer: str, message: bytes) -> None:
@@ -375,9 +377,15 @@ class Membership:
 
     def _on_event(self, event: ev.Event) -> None:
         if isinstance(event, ev.Note):
-            self._node.note("warning", event.text)
+            self._node.note("warning", event.text, event="cluster.metadata_trouble")
         elif isinstance(event, ev.LeaderChanged) and not self.is_alone:
-            self._node.note("info", "leader changed", term=event.term, leader=event.leader or "none")
+            self._node.note(
+                "info",
+                "leader changed",
+                term=event.term,
+                leader=event.leader or "none",
+                event="cluster.leader_changed",
+            )
         elif isinstance(event, ev.Configured):
             self._on_configured(event.configuration)
         elif isinstance(event, ev.Registered):
@@ -391,7 +399,7 @@ class Membership:
         members = ", ".join(f"{member.name} ({member.role})" for member in configuration.members)
         if len(configuration.members) > 1 and members != self._told_members:
             self._told_members = members
-            self._node.note("info", "cluster changed", members=members)
+            self._node.note("info", "cluster changed", members=members, event="cluster.changed")
 
     def _on_removed(self) -> None:
         if self._is_leaving:
@@ -455,7 +463,9 @@ class Membership:
         self.raft.speak_up()
         if self._is_forming:
             self._is_forming = False
-            self._node.note("info", "cluster formed", cluster=self.identity.cluster.hex())
+            self._node.note(
+                "info", "cluster formed", cluster=self.identity.cluster.hex(), event="cluster.formed"
+            )
             self.raft.form(self.now.mono)
             self._enter_alone()
         else:
@@ -502,10 +512,10 @@ class Membership:
 
     def _on_joined(self, answer: Answer) -> None:
         if answer.problem:
-            self._node.note("critical", answer.problem)
+            self._node.note("critical", answer.problem, event="cluster.join_refused")
             self._effects.stop(answer.problem)
             return
-        self._node.note("info", "joined", cluster=answer.cluster.hex())
+        self._node.note("info", "joined", cluster=answer.cluster.hex(), event="cluster.joined")
         self._answered = answer.addresses
         self._belong(answer.cluster)
 
@@ -534,7 +544,7 @@ class Membership:
         elif self.phase == READY and now >= self._lapse_at():
             self.phase = PAUSED
             why = self._why_paused()
-            self._node.note("warning", f"paused: {why}")
+            self._node.note("warning", f"paused: {why}", event="node.paused")
             self._effects.doors(is_open=False)
             self._node.send_away(f"this node is paused: {why}")
 
@@ -551,7 +561,7 @@ class Membership:
             if lapses == self._lapses:
                 self._is_lapsed = False
             if is_paused:
-                self._node.note("info", "resumed: the cluster is in reach again")
+                self._node.note("info", "resumed: the cluster is in reach again", event="node.resumed")
                 self._open(outcome)
 
         self.propose(NodeReturned(self.name, self.identity.start), done, True)

@@ -9,32 +9,28 @@ Guarantees
 Names that RabbitMQ's own exporter has mean the same here; the others begin with `mirrormq_`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mirrormq import __version__
+from mirrormq.broker.census import Census
 from mirrormq.broker.mirrorqueue import stored
+from mirrormq.broker.staging import StagingQueue
+from mirrormq.log.journal import Journal
+from mirrormq.log.recycler import Recycler
 from mirrormq.meta import system, views
+from mirrormq.meta.definitions import RABBITMQ_VERSION
 from mirrormq.meta.state import MetaState
 from mirrormq.node import report, report_mirrors
 from mirrormq.node.happenings import Counters
+from mirrormq.node.metrics_format import COUNTER, GAUGE, Family, Row
+from mirrormq.node.rates import Rates
 from mirrormq.node.report_cluster import ClusterSource, cluster_name
 
 if TYPE_CHECKING:
+    from mirrormq.broker.channel import Channel
+    from mirrormq.broker.queue import Queue
     from mirrormq.node.switch import Switch
-
-GAUGE, COUNTER = "gauge", "counter"
-
-Labels = tuple[tuple[str, str], ...]
-
-
-class Family(NamedTuple):
-    """One metric with its samples."""
-
-    name: str
-    kind: str
-    help: str
-    samples: Iterable[tuple[Labels, float]]
 
 
 class QueueFacts(NamedTuple):
@@ -56,6 +52,10 @@ class QueueFacts(NamedTuple):
     state: str = report_mirrors.RUNNING
     cursors: tuple[tuple[str, int], ...] = ()
     """(name, records behind the durable mark) of its readers."""
+    bytes: int = 0
+    published: int = 0
+    sink: tuple[int, int, int] | None = None
+    """Of a staging queue: rows committed, rows skipped, blocks on their way."""
 
 
 class Totals:
@@ -65,12 +65,26 @@ class Totals:
         self.queues = self.ready = self.unacked = self.mirrored = self.below = self.in_sync = self.behind = 0
         self.held = self.syncing = self.lag = 0
         self.progress = 100.0
+        self.consumers = self.bytes = self.published = self.cursors = self.cursor_lag = 0
+        self.sinks = self.sink_rows = self.sink_skipped = self.sink_blocks = 0
+        self.channel = [0] * len(_CHANNEL_SUMS)
+        self.connection = [0] * len(_CONNECTION_SUMS)
 
     def add(self, fact: QueueFacts) -> None:
         """Count a queue."""
         self.queues += 1
         self.ready += fact.ready
         self.unacked += fact.unacked
+        self.consumers += fact.consumers
+        self.bytes += fact.bytes
+        self.published += fact.published
+        self.cursors += len(fact.cursors)
+        self.cursor_lag = max((self.cursor_lag, *(lag for _, lag in fact.cursors)))
+        if fact.sink is not None:
+            self.sinks += 1
+            self.sink_rows += fact.sink[0]
+            self.sink_skipped += fact.sink[1]
+            self.sink_blocks += fact.sink[2]
         if fact.epoch:
             self.mirrored += 1
             self.below += fact.in_sync < fact.wanted
@@ -81,42 +95,101 @@ class Totals:
             self.lag = max(self.lag, fact.lag)
             self.progress = min(self.progress, fact.progress)
 
+    def add_channel(self, row: Row) -> None:
+        """Count a channel; its row begins with what is summed up here."""
+        self.channel = [one + int(other) for one, other in zip(self.channel, row, strict=False)]
+
+    def add_connection(self, row: Row) -> None:
+        """Count a connection."""
+        self.connection = [one + int(other) for one, other in zip(self.connection, row, strict=False)]
+
+    def families(self) -> Iterator[Family]:
+        """The sums under the names of what they are sums of."""
+        ready, unacked = self.ready, self.unacked
+        yield _one("rabbitmq_queue_messages_ready", "Messages ready to be delivered.", ready)
+        yield _one("rabbitmq_queue_messages_unacked", "Messages delivered and not acknowledged.", unacked)
+        yield _one("rabbitmq_queue_messages", "Messages ready and unacknowledged.", ready + unacked)
+        yield _one("rabbitmq_queue_messages_bytes", "Bytes of these messages.", self.bytes)
+        yield _one("rabbitmq_queue_process_memory_bytes", "Bytes of these messages.", self.bytes)
+        yield _one("rabbitmq_queue_consumers", "Consumers on queues.", self.consumers)
+        text = "Messages published to queues whose master is this node."
+        yield _count("rabbitmq_queue_messages_published_total", text, self.published)
+        for name, value in zip(_CHANNEL_SUMS, self.channel, strict=True):
+            yield _one(f"rabbitmq_{name}", "The sum over all channels that are open.", value)
+        for name, value in zip(_CONNECTION_SUMS, self.connection, strict=True):
+            text = "The sum over all connections that are open."
+            make = _count if name.endswith("_total") else _one
+            yield make(f"rabbitmq_{name}", text, value)
+
+
+_CHANNEL_SUMS = (
+    "channel_consumers",
+    "channel_messages_unacked",
+    "channel_messages_unconfirmed",
+    "channel_messages_uncommitted",
+    "channel_acks_uncommitted",
+)
+_CONNECTION_SUMS = (
+    "connection_incoming_bytes_total",
+    "connection_outgoing_bytes_total",
+    "connection_incoming_packets_total",
+    "connection_channels",
+)
+
 
 class MetricSource(ClusterSource, Protocol):
     """The node, as monitoring reads it."""
 
     switch: "Switch"
+    rates: Rates
+    channels: "dict[int, Channel]"
+    census: Census
+    journal: Journal
+    recycler: Recycler
 
 
 def facts(source: MetricSource) -> Iterator[QueueFacts]:
     """Every queue mastered here."""
     for live in list(source.switch.masters.values()):
-        record = live.record
-        if system.is_system(record.vhost, record.name):
-            continue
-        fact = QueueFacts(
-            record.vhost, record.name, stored(live), live.core.unacked, len(live.consumers.members)
-        )
-        kept = live.log.kept
-        if kept is not None and len(kept.cursors):
-            upto = int(live.log.durable) + 1
-            behind = tuple((cursor.name, max(0, upto - cursor.seq)) for cursor in kept.cursors.cursors())
-            fact = fact._replace(cursors=behind)
-        told = report_mirrors.described(source, record, report.queue_pid)
-        if told:
-            measured = report_mirrors.measured(source, live)
-            percent = measured.get("sync_progress")
-            fact = fact._replace(
-                in_sync=len(told["in_sync"]),
-                wanted=told["copies_wanted"],
-                behind=len(told["unsynchronised"]),
-                lag=measured.get("mirror_lag", 0),
-                progress=100.0 if percent is None else float(percent),
-                epoch=told["epoch"],
-                losses=told["losses"],
-                state=measured["state"],
-            )
-        yield fact
+        if not system.is_system(live.record.vhost, live.record.name):
+            yield fact_of(source, live)
+
+
+def fact_of(source: MetricSource, live: "Queue") -> QueueFacts:
+    """One queue mastered here."""
+    record = live.record
+    fact = QueueFacts(
+        record.vhost,
+        record.name,
+        stored(live),
+        live.core.unacked,
+        len(live.consumers.members),
+        bytes=live.core.ready_bytes + live.core.unacked_bytes,
+        published=live.core.published,
+    )
+    kept = live.log.kept
+    if kept is not None and len(kept.cursors):
+        upto = int(live.log.durable) + 1
+        behind = tuple((cursor.name, max(0, upto - cursor.seq)) for cursor in kept.cursors.cursors())
+        fact = fact._replace(cursors=behind)
+    if isinstance(live, StagingQueue):
+        state = live.staging.state
+        fact = fact._replace(sink=(state.committed, state.skipped, len(state.sending)))
+    told = report_mirrors.described(source, record, report.queue_pid)
+    if not told:
+        return fact
+    measured = report_mirrors.measured(source, live)
+    percent = measured.get("sync_progress")
+    return fact._replace(
+        in_sync=len(told["in_sync"]),
+        wanted=told["copies_wanted"],
+        behind=len(told["unsynchronised"]),
+        lag=measured.get("mirror_lag", 0),
+        progress=100.0 if percent is None else float(percent),
+        epoch=told["epoch"],
+        losses=told["losses"],
+        state=measured["state"],
+    )
 
 
 def without_master(state: MetaState) -> int:
@@ -129,33 +202,119 @@ def without_master(state: MetaState) -> int:
     return sum(not views.has_master(state.nodes, state.views[identity]) for identity in users)
 
 
-def of_node(source: MetricSource, totals: Totals) -> Iterator[Family]:
-    """The node as a whole."""
+def of_node(source: MetricSource, totals: Totals, process: Mapping[str, Any]) -> Iterator[Family]:
+    """The node as a whole; `process` is what only its process knows."""
     counts = report.totals(source)
+    cluster, permanent = cluster_name(source), source.membership.identity.cluster.hex()
     yield _one("mirrormq_build_info", "The version of the node.", 1, ("version", __version__))
-    names = (("node", source.node_name), ("cluster", cluster_name(source)))
+    yield _one(
+        "rabbitmq_build_info",
+        "The version of RabbitMQ whose behaviour the node has, and its own.",
+        1,
+        ("rabbitmq_version", RABBITMQ_VERSION),
+        ("mirrormq_version", __version__),
+    )
+    names = (("node", source.node_name), ("cluster", cluster))
     yield _one("mirrormq_identity_info", "The node and its cluster.", 1, *names)
-    leads = source.membership.raft.is_leader
-    yield _one("mirrormq_metadata_leader", "1 on the node that orders the metadata.", int(leads))
-    text = "How often this node could not act for a while because its lease had run out."
-    yield Family("mirrormq_lease_lapses_total", COUNTER, text, [((), source.switch.lapses)])
+    names = (("rabbitmq_node", source.node_name), ("rabbitmq_cluster", cluster))
+    permanent_name = ("rabbitmq_cluster_permanent_id", permanent)
+    yield _one("rabbitmq_identity_info", "The node and its cluster.", 1, *names, permanent_name)
     yield _one("rabbitmq_connections", "Connections currently open.", counts["connections"])
     yield _one("rabbitmq_channels", "Channels currently open.", counts["channels"])
     yield _one("rabbitmq_consumers", "Consumers currently connected.", counts["consumers"])
-    memory, disk = source.memory_used, source.disk_free
-    yield _one("rabbitmq_process_resident_memory_bytes", "Memory used.", memory)
+    yield _one("rabbitmq_queues", "Queues whose master is this node.", totals.queues)
+    for alarm, name in _ALARMS:
+        text = f"1 while the {alarm} alarm of this node is set."
+        yield _one(f"rabbitmq_alarms_{name}", text, int(alarm in source.alarms))
+    yield from _of_process(source, process)
+    yield from _of_churn(source)
+    yield from _of_storage(source)
+    yield from _of_metadata(source)
+    yield from _of_mirrors(source, totals)
+    yield from _of_readers(totals)
+
+
+_ALARMS = (
+    ("memory", "memory_used_watermark"),
+    ("disk", "free_disk_space_watermark"),
+    ("file", "file_descriptor_limit"),
+)
+
+
+def _of_process(source: MetricSource, process: Mapping[str, Any]) -> Iterator[Family]:
+    yield _one("rabbitmq_process_open_fds", "Open file descriptors.", process.get("fd_used", 0))
+    yield _one("rabbitmq_process_max_fds", "Most file descriptors.", process.get("fd_limit", 0))
+    yield _one("rabbitmq_process_open_tcp_sockets", "Open TCP sockets.", len(source.connections))
+    text = "Most TCP sockets: a client is refused above nine tenths of the file descriptors."
+    yield _one("rabbitmq_process_max_tcp_sockets", text, process.get("fd_limit", 0) * 9 // 10)
+    yield _one("rabbitmq_process_resident_memory_bytes", "Memory used.", source.memory_used)
     limit = source.settings.memory_limit
     yield _one("rabbitmq_resident_memory_limit_bytes", "Memory above which publishers are held.", limit)
-    yield _one("rabbitmq_disk_space_available_bytes", "Disk space free.", disk)
+    yield _one("rabbitmq_disk_space_available_bytes", "Disk space free.", source.disk_free)
     limit = source.settings.disk_free_limit
     yield _one("rabbitmq_disk_space_available_limit_bytes", "Disk space kept free.", limit)
-    for alarm, name in (("memory", "memory_used"), ("disk", "free_disk_space")):
-        text = f"1 while the {alarm} alarm of this node is set."
-        yield _one(f"rabbitmq_alarms_{name}_watermark", text, int(alarm in source.alarms))
-    yield _one("rabbitmq_queues", "Queues whose master is this node.", totals.queues)
-    yield _one("rabbitmq_queue_messages_ready", "Messages ready to be delivered.", totals.ready)
-    yield _one("rabbitmq_queue_messages_unacked", "Messages delivered and not acknowledged.", totals.unacked)
-    yield from _of_mirrors(source, totals)
+    uptime = (source.now.mono - source.started_at.mono) / 1_000_000
+    yield _one("mirrormq_uptime_seconds", "Time since the application started.", round(uptime, 3))
+    yield _one("mirrormq_rates_bytes", "Memory that the past of counters takes.", source.rates.size)
+
+
+def _of_churn(source: MetricSource) -> Iterator[Family]:
+    churn = source.census.churn
+    for name, word, what in (
+        ("connections", "connection", "Connections"),
+        ("channels", "channel", "Channels"),
+    ):
+        yield _count(f"rabbitmq_{name}_opened_total", f"{what} opened.", churn[f"{word}_created"])
+        yield _count(f"rabbitmq_{name}_closed_total", f"{what} closed.", churn[f"{word}_closed"])
+    yield _count("rabbitmq_queues_declared_total", "Declares of queues.", churn["queue_declared"])
+    yield _count("rabbitmq_queues_created_total", "Queues created on this node.", churn["queue_created"])
+    yield _count("rabbitmq_queues_deleted_total", "Queues deleted on this node.", churn["queue_deleted"])
+    logins = source.census.logins
+    attempts = logins["succeeded"] + logins["failed"]
+    yield _count("rabbitmq_auth_attempts_total", "Log-ins tried.", attempts)
+    yield _count("rabbitmq_auth_attempts_succeeded_total", "Log-ins that succeeded.", logins["succeeded"])
+    yield _count("rabbitmq_auth_attempts_failed_total", "Log-ins that failed.", logins["failed"])
+
+
+def _of_storage(source: MetricSource) -> Iterator[Family]:
+    journal = source.journal
+    yield _count("rabbitmq_io_write_bytes_total", "Bytes written to the journal.", journal.added_bytes)
+    yield _count("rabbitmq_io_sync_ops_total", "Flushes of the journal.", journal.flush_count)
+    took = journal.flush_times.total_us / 1_000_000
+    yield _count("rabbitmq_io_sync_time_seconds_total", "Time that flushes of the journal took.", took)
+    yield _one("mirrormq_journal_files", "Files of the journal.", len(journal.serials))
+    text = "Files of the journal that were emptied into segments and removed."
+    yield _count("mirrormq_journal_recycled_files_total", text, source.recycler.recycled_files)
+    text = "Bytes of records written again so that old files could go."
+    yield _count("mirrormq_rewritten_bytes_total", text, source.recycler.rewritten_bytes)
+
+
+def _of_metadata(source: MetricSource) -> Iterator[Family]:
+    raft = source.membership.raft
+    yield _one("mirrormq_metadata_leader", "1 on the node that orders the metadata.", int(raft.is_leader))
+    yield _count("rabbitmq_raft_term_total", "Term of the metadata's Raft group.", raft.term)
+    yield _one("rabbitmq_raft_log_snapshot_index", "Last command in the snapshot.", raft.log.base_index)
+    yield _one("rabbitmq_raft_log_last_applied_index", "Last command applied.", raft.applied_index)
+    yield _one("rabbitmq_raft_log_commit_index", "Last command agreed on.", raft.commit_index)
+    yield _one("rabbitmq_raft_log_last_written_index", "Last command flushed here.", raft.durable_index)
+    has_lease = source.membership.has_lease()
+    yield _one("mirrormq_lease_held", "1 while this node may act for the cluster.", int(has_lease))
+    text = "How often this node could not act for a while because its lease had run out."
+    yield _count("mirrormq_lease_lapses_total", text, source.switch.lapses)
+    yield _one("mirrormq_cluster_nodes", "Members of the cluster.", len(raft.config.members))
+    yield _one("mirrormq_cluster_nodes_running", "Members this node hears.", len(source.news.live()))
+
+
+def _of_readers(totals: Totals) -> Iterator[Family]:
+    yield _one("mirrormq_cursors", "Cursors of queues whose master is this node.", totals.cursors)
+    text = "Records that the cursor furthest behind has not taken yet."
+    yield _one("mirrormq_cursor_lag_records_max", text, totals.cursor_lag)
+    yield _one("mirrormq_sinks", "Sinks whose staging queue has its master here.", totals.sinks)
+    yield _one("mirrormq_sink_rows_committed", "Rows these sinks have committed.", totals.sink_rows)
+    text = "Rows of these sinks whose queue was deleted before they reached it."
+    yield _one("mirrormq_sink_rows_skipped", text, totals.sink_skipped)
+    text = "Blocks of rows committed by these sinks that are on their way to their queues."
+    yield _one("mirrormq_sink_blocks_waiting", text, totals.sink_blocks)
 
 
 def _of_mirrors(source: MetricSource, totals: Totals) -> Iterator[Family]:
@@ -209,56 +368,9 @@ def _of_mirrors(source: MetricSource, totals: Totals) -> Iterator[Family]:
     )
 
 
-def of_queues(found: Sequence[QueueFacts]) -> Iterator[Family]:
-    """Each queue by itself."""
-    mirrored = [fact for fact in found if fact.epoch]
-    yield _each("rabbitmq_queue_messages_ready", "Messages ready to be delivered.", found, "ready")
-    yield _each("rabbitmq_queue_messages_unacked", "Messages not acknowledged yet.", found, "unacked")
-    yield _each("rabbitmq_queue_consumers", "Consumers on a queue.", found, "consumers")
-    text = "Copies in sync, the master's included."
-    yield _each("mirrormq_queue_in_sync_copies", text, mirrored, "in_sync")
-    yield _each("mirrormq_queue_wanted_copies", "Copies the policy wants.", mirrored, "wanted")
-    text = "Mirrors that are not in sync."
-    yield _each("mirrormq_queue_unsynchronised_mirrors", text, mirrored, "behind")
-    text = "Records that the slowest mirror in sync has not flushed yet."
-    yield _each("mirrormq_queue_mirror_lag_records", text, mirrored, "lag")
-    samples = ((_labels(fact), fact.progress / 100) for fact in mirrored)
-    text = "Progress of the mirror that is furthest behind; 1 if all are in sync."
-    yield Family("mirrormq_queue_sync_progress_ratio", GAUGE, text, samples)
-    readers = (((*_labels(fact), ("cursor", name)), lag) for fact in found for name, lag in fact.cursors)
-    text = "Records that the reader of a cursor has not taken yet."
-    yield Family("mirrormq_cursor_lag_records", GAUGE, text, readers)
-    yield _each("mirrormq_queue_epoch", "Number of the view.", mirrored, "epoch")
-    lossy = ((_labels(fact), fact.losses) for fact in mirrored)
-    text = "Promotions of a copy that was not in sync, since the queue was declared."
-    yield Family("mirrormq_queue_lossy_promotions_total", COUNTER, text, lossy)
-
-
 def _one(name: str, text: str, value: float, *labels: tuple[str, str]) -> Family:
     return Family(name, GAUGE, text, [(labels, value)])
 
 
-def _each(name: str, text: str, found: Iterable[QueueFacts], field: str) -> Family:
-    return Family(name, GAUGE, text, ((_labels(fact), getattr(fact, field)) for fact in found))
-
-
-def _labels(fact: QueueFacts) -> Labels:
-    return (("vhost", fact.vhost), ("queue", fact.name))
-
-
-# --- the text format ---------------------------------------------------------------------------------------
-
-
-def lines(families: Iterable[Family]) -> Iterator[bytes]:
-    """Families in Prometheus' text format (version 0.0.4), a line at a time."""
-    for family in families:
-        yield f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n".encode()
-        for labels, value in family.samples:
-            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
-            number = int(value) if value == int(value) else value
-            yield f"{family.name}{'{' + shown + '}' if shown else ''} {number}\n".encode()
-
-
-def _escaped(text: str) -> str:
-    readable = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return readable.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def _count(name: str, text: str, value: float) -> Family:
+    return Family(name, COUNTER, text, [((), value)])

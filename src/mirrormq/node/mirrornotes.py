@@ -35,9 +35,10 @@ _TROUBLE = {
 class _Kind:
     """The lines of a pass about one kind of thing."""
 
-    __slots__ = ("count", "level", "texts")
+    __slots__ = ("count", "event", "level", "texts")
 
-    def __init__(self, level: str) -> None:
+    def __init__(self, event: str, level: str) -> None:
+        self.event = event
         self.level = level
         self.count = 0
         self.texts: list[str] = []
@@ -58,16 +59,16 @@ class MirrorNotes:
         kinds, self._kinds = self._kinds, {}
         for (rest, level), kind in kinds.items():
             for text in kind.texts:
-                self._node.note(level, text)
+                self._node.note(level, text, event=kind.event)
             left = kind.count - len(kind.texts)
             if left:
-                self._node.note(level, f"{left} more queues {rest}; list_queues shows them")
+                self._node.note(level, f"{left} more queues {rest}; list_queues shows them", event=kind.event)
 
-    def _add(self, rest: str, level: str, text: Callable[[], str]) -> None:
+    def _add(self, event: str, rest: str, level: str, text: Callable[[], str]) -> None:
         """Count one more, and have its text made unless there are enough."""
         kind = self._kinds.get((rest, level))
         if kind is None:
-            kind = self._kinds[rest, level] = _Kind(level)
+            kind = self._kinds[rest, level] = _Kind(event, level)
         kind.count += 1
         if len(kind.texts) < limits.mirror_notes_max:
             kind.texts.append(text())
@@ -77,26 +78,38 @@ class MirrorNotes:
     def promoted(self, found: Promotion, held: Callable[[], tuple[int, int]]) -> None:
         """This node is the master of a queue now; `held`: how many messages, and how many come again."""
         if found.is_lossy:
+            event = "queue.promoted_with_loss"
             rest, level = "have their master here now, and may have lost messages", "warning"
         else:
+            event = "queue.promoted"
             rest, level = "have their master here now", "info"
-        self._add(rest, level, lambda: _promotion_text(found, *held()))
+        self._add(event, rest, level, lambda: _promotion_text(found, *held()))
 
     def mirrored(self, found: MirrorChange, why: str, sync: "tuple[int, int] | None") -> None:
         """Something became of a mirror of a queue mastered here; `sync`: bytes sent and microseconds."""
         what, node = queue_text(found.view), f"node {found.node} (epoch {found.view.epoch})"
         if found.kind == happenings.ADDED:
-            self._add("get a mirror", "info", lambda: f"{what} gets a mirror on {node}, not in sync yet")
+            self._add(
+                "mirror.added",
+                "get a mirror",
+                "info",
+                lambda: f"{what} gets a mirror on {node}, not in sync yet",
+            )
         elif found.kind == happenings.SYNCHRONISED:
             size, taken = sync or (0, 0)
             text = f"{what} is in sync on {node}: {size} bytes in {taken / 1e6:.1f} s"
-            self._add("have another mirror in sync", "info", lambda: text)
+            self._add("mirror.in_sync", "have another mirror in sync", "info", lambda: text)
         elif found.kind == happenings.DEMOTED:
             text = f"{what} is no longer in sync on {node}: {why}; it is synchronised anew"
-            self._add("have a mirror less in sync", "warning", lambda: text)
+            self._add("mirror.behind", "have a mirror less in sync", "warning", lambda: text)
         else:
             level = "info" if why == UNWANTED else "warning"
-            self._add("have a mirror less", level, lambda: f"{what} has no mirror any more on {node}: {why}")
+            self._add(
+                "mirror.removed",
+                "have a mirror less",
+                level,
+                lambda: f"{what} has no mirror any more on {node}: {why}",
+            )
 
     def waits(self, views: Sequence[View], names: Callable[[View], list[str]]) -> None:
         """Queues have no master, and nobody can take over."""
@@ -104,12 +117,12 @@ class MirrorNotes:
             self._waits(view, names)
 
     def _waits(self, view: View, names: Callable[[View], list[str]]) -> None:
-        self._add("wait for a master", "warning", lambda: _waiting_text(view, names(view)))
+        self._add("queue.no_master", "wait for a master", "warning", lambda: _waiting_text(view, names(view)))
 
     def sync_begun(self, view: View, nodes: Sequence[str]) -> None:
         """Old records are being copied to mirrors of a queue mastered here."""
         text = f"{queue_text(view)} is being synchronised to node {', '.join(nodes)}"
-        self._add("are being synchronised", "info", lambda: text)
+        self._add("mirror.sync_begun", "are being synchronised", "info", lambda: text)
 
     def transfer_failed(self, view: View, node: str) -> None:
         """A planned transfer was given up."""
@@ -117,12 +130,14 @@ class MirrorNotes:
             f"{queue_text(view)} stays here: not all of it was on node {node} after "
             f"{limits.mirror_transfer_us // 1_000_000} s, or its view changed meanwhile; publishers go on"
         )
-        self._add("stay here although they were to be handed over", "warning", lambda: text)
+        self._add(
+            "queue.transfer_failed", "stay here although they were to be handed over", "warning", lambda: text
+        )
 
     def trouble(self, view: View, node: str, kind: str) -> None:
         """The protocol met something it should not."""
         text = f"node {node} {_TROUBLE.get(kind, kind)} ({queue_text(view)})"
-        self._add("have the same trouble", "warning", lambda: text)
+        self._add("mirror.trouble", "have the same trouble", "warning", lambda: text)
 
 
 def _promotion_text(found: Promotion, messages: int, requeued: int) -> str:

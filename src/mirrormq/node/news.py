@@ -175,7 +175,9 @@ class News:
         try:
             self.frame(peer, payload)
         except BadFrame as error:
-            self._node.note("error", f"node '{peer}' sent a bad report: {error}", peer=peer)
+            self._node.note(
+                "error", f"node '{peer}' sent a bad report: {error}", peer=peer, event="link.bad_frame"
+            )
             self._effects.cut(peer, str(error))
 
     def frame(self, peer: str, payload: bytes | memoryview) -> None:
@@ -188,7 +190,10 @@ class News:
         if before is None or before.alarms != facts.alarms:
             for alarm in _held_by(facts):
                 self._node.note(
-                    "warning", f"{alarm} alarm on node '{peer}': publishers are held", alarm=alarm
+                    "warning",
+                    f"{alarm} alarm on node '{peer}': publishers are held",
+                    alarm=alarm,
+                    event="alarm.elsewhere",
                 )
             self.on_alarm()
 
@@ -203,7 +208,7 @@ class News:
             return
         self._shortages = shortages
         if not shortages and not is_own:
-            self._node.note("info", "no node has an alarm: publishers go on")
+            self._node.note("info", "no node has an alarm: publishers go on", event="alarm.all_cleared")
         for connection in list(self._node.connections.values()):
             connection.flow.on_alarm()
 

@@ -36,7 +36,7 @@ from mirrormq.meta.authenticator import Authenticator
 from mirrormq.meta.commands import Command
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.tables import Change
-from mirrormq.node import alarms, backup, changes, inquiry, news
+from mirrormq.node import alarms, backup, changes, inquiry, news, rates
 from mirrormq.node.admin import Admin
 from mirrormq.node.backup import Image
 from mirrormq.node.budget import Budget
@@ -79,16 +79,14 @@ class Node:
         self.node_name = self.cluster_name = name
         self.settings = settings
         self.effects = Effects()
-        self.dirty = Dirty()
-        self.work = Worklist()
-        self.grave = Graveyard()
+        self.dirty, self.work, self.grave = Dirty(), Worklist(), Graveyard()
         self.vhosts: dict[str, VHost] = {}
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
         self.census = Census()
         self.alarms: set[str] = set()
         self.memory_used = self.disk_free = self._unfreed = 0
-        self._clock = ClockWatch(now, lambda text: self.note("warning", text))
+        self._clock = ClockWatch(now, lambda text: self.note("warning", text, event="clock.jumped"))
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
         cluster = cluster or ClusterOptions()
@@ -123,6 +121,7 @@ class Node:
         self.news = news.News(self, self.effects, self.switch.masters)
         self.inquiries = inquiry.Inquiries(self, self.effects)
         self.bulk = BulkService(self)
+        self.rates = rates.Rates(self)
         self.shortages = self.news.shortages
         self.place = Placement(self, self.news).place
 
@@ -199,6 +198,7 @@ class Node:
         self._heard.pop(conn, None)
         if connection is not None:
             connection.on_closed()
+            self.rates.connection_ended(connection)
 
     def take_output(self, conn: int) -> bytes | memoryview:
         """What waits for this client. Queues that stopped for lack of room get another turn."""
@@ -342,6 +342,7 @@ class Node:
         self.now = now
         self.membership.on_timer()
         self.inquiries.on_timer()
+        self.rates.on_timer()
         if self.copies is not None:
             self.copies.on_timer(now)
         while self._timers and self._timers[0][0] <= now.mono:
@@ -349,7 +350,7 @@ class Node:
 
     def next_timer(self) -> int | None:
         """When `on_timer` is needed next (mono µs)."""
-        times = self._confirms.times()
+        times = [*self._confirms.times(), self.rates.next_at()]
         times += [self.journal.next_flush_at() or 0, self.news.next_at(), self.inquiries.next_at()]
         if self.copies is not None:
             times.append(self.copies.timer_at)
@@ -411,6 +412,7 @@ class Node:
             or self.membership.needs_pass
             or self.inquiries.needs_pass
             or self.bulk.needs_pass
+            or self.rates.needs_pass
             or (self.copies is not None and self.copies.needs_pass)
         )
 
@@ -428,6 +430,7 @@ class Node:
         self.news.step()
         self.inquiries.step()
         self.bulk.step()
+        self.rates.step()
         self._queue_logs.let_go()
         self.recycler.step()
         self.journal.commit(now)
@@ -481,7 +484,8 @@ class Node:
         self, user: str, password: str | None, peer: Peer, done: LoginDone, protocol: str = AMQP
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
-        self.logins.check(user, password, peer, self.now, done=done, protocol=protocol)
+        counted = self.census.counted(done)
+        self.logins.check(user, password, peer, self.now, done=counted, protocol=protocol)
 
     def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""

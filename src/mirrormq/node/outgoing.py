@@ -193,6 +193,7 @@ class Outgoing:
                 "warning",
                 f"publishes to {self._queue.text} were given up: its node '{peer}' is out of reach",
                 messages=given_up,
+                event="queue.publishes_given_up",
             )
 
     def end(self) -> None:

@@ -64,7 +64,7 @@ class Promotions:
     def _release(self, queue: Queue, *, is_late: bool) -> None:
         if is_late:
             text = f"{queue.text} has waited long enough for what other nodes' clients hold of it"
-            self._switch.node.note("warning", text)
+            self._switch.node.note("warning", text, event="queue.home_missing")
         assert queue.inherited is not None
         queue.inherited.release()
 

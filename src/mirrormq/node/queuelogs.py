@@ -38,7 +38,7 @@ class QueueLogs:
     def _cursor_lost(self, record: records.Queue, cursor: Cursor) -> None:
         where = f"queue '{record.name}' in vhost '{record.vhost}'"
         text = f"cursor '{cursor.name}' of {where} is lost: {cursor.lost}; its reader has to begin anew"
-        self._node.note("warning", text)
+        self._node.note("warning", text, event="cursor.lost")
 
     def _open(self, record: records.Queue) -> QueueLog:
         node = self._node
@@ -77,7 +77,12 @@ class QueueLogs:
                 queue.fail(reason)
                 return
         if node.copies is None or not node.copies.damaged(log_id, reason):
-            node.note("error", f"the queue log is damaged: {reason}")
+            owner = next((one for one in node.meta.queues.values() if log_id and one.log_id == log_id), None)
+            what = (
+                "records of no queue" if owner is None else f"queue '{owner.name}' in vhost '{owner.vhost}'"
+            )
+            text = f"{what}: damage was found in its log: {reason}; check the disk of this node"
+            node.note("error", text, event="queue.log_damaged")
 
 
 def with_log_ids(node: "Node", command: Command) -> Command:

@@ -37,10 +37,14 @@ def recover_queues(node: "Node", disk: Disk, copies: "Copies") -> None:
     # older one that a power failure would bring back needs the files this one does not.
     node.recycler.orphans += recovery.orphans
     for name in recovery.damaged_heads:
-        node.note("warning", f"the head of {name} is damaged; its records were read all the same")
+        node.note(
+            "warning",
+            f"the head of {name} is damaged; its records were read all the same",
+            event="storage.head_damaged",
+        )
     for fault in recovery.faults:
         if not fault.queue_id:
-            node.note("warning", fault.text)
+            node.note("warning", fault.text, event="storage.damaged")
     node.recycler.kept = recovery.kept
     for log_id, log in copies.recovered().items():
         log.damage = owners[log_id].damage
@@ -58,4 +62,5 @@ def recover_queues(node: "Node", disk: Disk, copies: "Copies") -> None:
             messages=found.messages,
             dropped_transient=found.dropped_transient,
             torn_bytes=found.torn_bytes,
+            event="storage.recovered",
         )

@@ -308,7 +308,7 @@ class RemoteQueue:
         command = DeleteQueue(vhost=record.vhost, name=record.name, id=record.id)
         self.host.propose(command, lambda _: later.answer(0), record.outlives_restart)
         text = f"{self.text} was deleted although its node '{record.node}' is out of reach"
-        self.host.note("warning", text)
+        self.host.note("warning", text, event="queue.deleted_unreached")
         return later
 
     # --- consumers ------------------------------------------------------------------------------
@@ -384,6 +384,7 @@ class RemoteQueue:
         answer = self._gets.pop(channel.uid)
         assert isinstance(answer, Got)
         if not answer.tag:
+            self.core.note_empty(channel)
             return False
         core = self.subscriptions.inlets[channel.uid].fetched
         return core.get(channel, no_ack, 0, self.host.now.mono, elsewhere=answer.left)

@@ -14,6 +14,7 @@ from mirrormq.base.types import Now
 from mirrormq.broker.arguments import queue_type
 from mirrormq.broker.consumer import Consumer
 from mirrormq.broker.mirrorqueue import stored
+from mirrormq.kernel.cores import QUEUE_COUNTS
 from mirrormq.meta import records, system
 from mirrormq.meta.passwords import ARGON2ID, SHA256
 from mirrormq.meta.policy import effective
@@ -266,13 +267,8 @@ def counters(source: Source, live: "QueuePort") -> Row:
         "exclusive_consumer_tag": None if exclusive is None else exclusive.tag,
         "exclusive_consumer_pid": None if holder is None else _pid_of(source.node_name, holder),
         "message_stats": {
-            "publish": core.published,
-            "deliver": core.delivered,
-            "deliver_no_ack": core.delivered_no_ack,
-            "get": core.got,
+            **dict(zip(QUEUE_COUNTS[:-2], core.counts(), strict=False)),
             "deliver_get": core.delivered + core.delivered_no_ack + core.got,
-            "redeliver": core.redelivered,
-            "ack": core.acked,
         },
     }
 

@@ -16,7 +16,12 @@ from mirrormq.node.report import Row, Source
 if TYPE_CHECKING:
     from mirrormq.broker.host import BrokerSettings
 
-PURPOSES = {"amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API"}
+PURPOSES = {
+    "amqp": "AMQP 0-9-1",
+    "amqp/ssl": "AMQP 0-9-1 over TLS",
+    "http": "HTTP API",
+    "http/prometheus": "Prometheus",
+}
 """What listeners are for, by protocol."""
 
 VOTER, NON_VOTER, WITNESS = "voter", "non-voter", "witness"

@@ -428,6 +428,7 @@ class Inquire(Request, frozen=True, kw_only=True, tag="inquire"):
     owner: str = ""
     ids: tuple[int, ...] = ()
     nodes: tuple[str, ...] | None = None
+    body: bytes = b""
 
 
 class Stop(Request, frozen=True, kw_only=True, tag="stop"):

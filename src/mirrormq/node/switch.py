@@ -422,7 +422,12 @@ class Switch:
             else:
                 _SERVERS[type(frame)](self, link, frame)
         except (BadFrame, Malformed) as error:
-            self.node.note("error", f"node '{link.peer}' sent a bad frame: {error}", peer=link.peer)
+            self.node.note(
+                "error",
+                f"node '{link.peer}' sent a bad frame: {error}",
+                peer=link.peer,
+                event="link.bad_frame",
+            )
             self._down(link)
             self._effects.cut(link.peer, str(error))
 

@@ -103,4 +103,4 @@ class ProxyAcceptor:
 
     def _note(self, text: str) -> None:
         driver = self.door.driver
-        driver.log.note("warning", text, {}, driver.now().wall)
+        driver.log.note("warning", text, {"event": "connection.proxy_refused"}, driver.now().wall)

@@ -166,7 +166,11 @@ class App:
         try:
             self.folder.put_linked(addresses)
         except OSError as error:
-            self.note("warning", f"the addresses of other nodes cannot be written: {error.strerror}")
+            self.note(
+                "warning",
+                f"the addresses of other nodes cannot be written: {error.strerror}",
+                event="storage.peers_not_written",
+            )
 
     async def _enter_cluster(self) -> None:
         """Wait until the node has found its cluster, which may take as long as other nodes take to start."""
@@ -179,7 +183,7 @@ class App:
                 raise StartError(self.asked_to_stop.result() + ".")
             self.waits_for = self.node.membership.waits_for()
             if look % LOOKS_PER_LINE == 0:
-                self.note("info", self.waits_for)
+                self.note("info", self.waits_for, event="node.waiting")
         self.waits_for = ""
         if self.contact is not None:
             self.folder.drop_contact()
@@ -201,7 +205,7 @@ class App:
             try:
                 await self.open_doors()
             except StartError as error:
-                self.note("error", str(error))
+                self.note("error", str(error), event="node.start_failed")
                 await asyncio.wait({self.failed}, timeout=WATCH_SECONDS)
             else:
                 return
@@ -245,7 +249,12 @@ class App:
         self.is_reserve_missing = False
         refused = self.reserve.make(self.gauges.disk_free())
         if refused is not None:
-            self.note("warning", f"no space is kept back for a full disk: {refused}", bytes=size)
+            self.note(
+                "warning",
+                f"no space is kept back for a full disk: {refused}",
+                bytes=size,
+                event="storage.no_reserve",
+            )
 
     def _open_files(self) -> None:
         driver = self.driver
@@ -270,7 +279,9 @@ class App:
             raise StartError(f"Data folder {path}: {what}.") from None
         for name in damaged - set(self.node.recycler.orphans):
             self.note(
-                "warning", f"the head of {name} is damaged; its records are served as long as they are whole"
+                "warning",
+                f"the head of {name} is damaged; its records are served as long as they are whole",
+                event="storage.head_damaged",
             )
         self.driver.disk = self.files
         self.files.start()
@@ -283,6 +294,7 @@ class App:
             data=str(path),
             entries=recovered.entries,
             torn_bytes=recovered.torn_bytes,
+            event="storage.definitions_recovered",
         )
 
     def _check_segments(self) -> set[str]:
@@ -336,7 +348,7 @@ class App:
         answer = await self.driver.ask(requests.ImportDefinitions(definitions=read_definitions(Path(path))))
         if answer.problem is not None:
             raise StartError(f"Definitions {path} cannot be loaded: {answer.problem.text}.")
-        self.note("info", "definitions loaded", file=path)
+        self.note("info", "definitions loaded", file=path, event="definitions.loaded")
 
     def _open_backups(self) -> None:
         self.backups = Backups(self.driver, self.folder.path)
@@ -376,7 +388,13 @@ class App:
         if (missing > 0) != self.is_reserve_missing:
             self.is_reserve_missing = missing > 0
             text = "the disk is full: its reserve is in use" if missing else "the reserve is there again"
-            self.note("warning" if missing else "info", text, bytes=self.reserve.size, free=free)
+            self.note(
+                "warning" if missing else "info",
+                text,
+                bytes=self.reserve.size,
+                free=free,
+                event="storage.reserve",
+            )
             if not missing:
                 self.on_room()
         self.driver.gauges(self.gauges.memory_used(), max(0, free - missing), is_full=missing > 0)
@@ -392,7 +410,12 @@ class App:
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not draining.done():
             draining.cancel()
-            self.note("warning", "clients are cut off", connections=len(self.driver.clients))
+            self.note(
+                "warning",
+                "clients are cut off: they did not close within shutdown_timeout",
+                connections=len(self.driver.clients),
+                event="node.clients_cut_off",
+            )
         await self.close()
 
     async def close(self) -> None:
@@ -427,9 +450,13 @@ class App:
         self.driver.close()
         self.loop.remove_reader(self.files.fileno())
         if not self.files.close(self.settings.shutdown_timeout_ms / 1000):
-            self.note("error", "the disk did not finish in time")
+            self.note(
+                "error",
+                "the disk did not finish in time; what no flush covered is written again or lost",
+                event="storage.stalled",
+            )
         self.driver.leave()
-        self.note("info", "stopped")
+        self.note("info", "stopped", event="node.stopped")
 
 
 def read_definitions(path: Path) -> dict[str, Any]:

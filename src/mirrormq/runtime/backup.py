@@ -116,11 +116,18 @@ class Backups:
             )
         except (OSError, GivenUp) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            self._note("error", "backup failed", target=target, reason=reason)
+            self._note("error", "backup failed", target=target, reason=reason, event="backup.failed")
             raise Refusal("cannot_create", f"the backup to {target} failed: {reason}") from error
         finally:
             self._driver.call(self._driver.node.release_files)
-        self._note("info", "backup finished", target=target, files=len(manifest.files), bytes=self._copied)
+        self._note(
+            "info",
+            "backup finished",
+            target=target,
+            files=len(manifest.files),
+            bytes=self._copied,
+            event="backup.finished",
+        )
         return manifest
 
     async def _hold(self) -> Image:

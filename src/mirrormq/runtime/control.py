@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
 from typing import Any
 
+from mirrormq.base.durations import Durations
 from mirrormq.http.ports import RUNNING, STARTING, STOPPED, STOPPING, Stopped
 from mirrormq.node.node import Node
 from mirrormq.node.requests import LeaveCluster, Request
@@ -197,6 +198,11 @@ class Control:
         return self._running().driver
 
     @property
+    def passes(self) -> Durations:
+        """How long passes of its loop take."""
+        return self._running().driver.passes
+
+    @property
     def backups(self) -> Backups:
         """Of the running application."""
         return self._running().backups
@@ -243,7 +249,7 @@ class Control:
         return {"app": self.state}
 
     async def _stop_app(self, _given: dict[str, Any]) -> dict[str, Any]:
-        self.note("info", "the application stops: an administrator asked for it")
+        self.note("info", "the application stops: an administrator asked for it", event="node.app_stopping")
         await self.stop("shutdown")
         return {"app": self.state}
 
@@ -285,7 +291,7 @@ class Control:
         """Empty the data folder, on a thread: there may be very many files."""
         self._failure = ""
         await asyncio.to_thread(self._folder.reset)
-        self.note("warning", "the data folder was emptied: reset")
+        self.note("warning", "the data folder was emptied: reset", event="node.reset")
 
     async def _join_cluster(self, given: dict[str, Any]) -> dict[str, Any]:
         self._need_stopped()
@@ -295,7 +301,7 @@ class Control:
             if self._folder.has_data():
                 raise Refusal("not_empty", EMPTY_CURE)
             self._folder.put_contact(Contact(node, place))
-        self.note("info", f"the next start joins the cluster of {node} at {place}")
+        self.note("info", f"the next start joins the cluster of {node} at {place}", event="cluster.will_join")
         return {"node": node, "address": place}
 
     def _contact(self, given: dict[str, Any]) -> tuple[str, str]:

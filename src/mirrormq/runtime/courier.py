@@ -203,7 +203,12 @@ class Courier:
         """A peer has gone silent, or was heard again."""
         assert self.log is not None
         text = "nothing is heard of a node" if is_suspected else "a node is heard again"
-        self.log.note("warning" if is_suspected else "info", text, {"peer": peer.name}, now.wall)
+        self.log.note(
+            "warning" if is_suspected else "info",
+            text,
+            {"event": "node.suspected", "peer": peer.name},
+            now.wall,
+        )
 
     def link_down(self, now: Now, peer: PeerInfo, *, eof: bool, reason: str) -> None:  # noqa: ARG002
         """A link is over."""

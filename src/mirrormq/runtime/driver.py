@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
 from mirrormq.base import limits
+from mirrormq.base.durations import PASS_BOUNDS_US, Durations
 from mirrormq.base.types import Now, Peer
 from mirrormq.node import effects as fx
 from mirrormq.node.requests import Request
@@ -108,6 +109,7 @@ class Driver(Generic[NodeT]):
         """Called when the node wants clients to be let in, or no more."""
         self._emptied: asyncio.Future[None] | None = None
         self.now: Callable[[], Now] = clock.now
+        self.passes = Durations(PASS_BOUNDS_US)
         self._conn = 0
         self._is_pass_due = False
         self._is_left = False
@@ -302,7 +304,9 @@ class Driver(Generic[NodeT]):
         import traceback
 
         text = "".join(traceback.format_exception(error))
-        self.log.note("critical", f"internal error in a pass: {text}", {}, self.now().wall)
+        self.log.note(
+            "critical", f"internal error in a pass: {text}", {"event": "internal_error"}, self.now().wall
+        )
         self._is_left = True
         self.fail("internal error in a pass")
 
@@ -310,21 +314,28 @@ class Driver(Generic[NodeT]):
         import traceback
 
         text = "".join(traceback.format_exception(error))
-        self.log.note("error", f"internal error, connection closed: {text}", {"conn": conn}, self.now().wall)
+        self.log.note(
+            "error",
+            f"internal error, connection closed: {text}",
+            {"event": "internal_error", "conn": conn},
+            self.now().wall,
+        )
         self.clients[conn].abort()
 
     def _end_pass(self) -> None:
         self._is_pass_due = False
         if self._is_left:
             return
+        now = self.now()
         try:
-            self.node.end_pass(self.now())
+            self.node.end_pass(now)
         except Exception as error:  # noqa: BLE001
             # Half a pass was done, for everybody: what the disk holds is whole, what memory holds is not.
             self._die_of(error)
             return
         if self.node.effects:
             self._drain()
+        self.passes.add(self.now().mono - now.mono)
         if self.node.needs_pass:
             # What this pass left over (freeing in slices, a cycle of letters) goes on after other inputs.
             self._is_pass_due = True

@@ -106,7 +106,7 @@ class Target:
             # Of a TimeoutError the text is empty.
             self.failures += 1
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            links.note(str(self.address), "info", f"cannot be reached: {reason}")
+            links.note(str(self.address), "info", f"cannot be reached: {reason}", event="link.unreachable")
         finally:
             self._attempt = None
             self.schedule()
@@ -215,4 +215,6 @@ class Acceptor:
                 ssl_handshake_timeout=ATTEMPT_SECONDS if context is not None else None,
             )
         except (OSError, ssl.SSLError) as error:
-            self.links.note(host, "info", f"no link: {getattr(error, 'reason', None) or error}")
+            self.links.note(
+                host, "info", f"no link: {getattr(error, 'reason', None) or error}", event="link.refused"
+            )

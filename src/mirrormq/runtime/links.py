@@ -344,7 +344,10 @@ class PeerLinks:
 
         text = "".join(traceback.format_exception(error))
         self.log.note(
-            "error", f"internal error, link closed: {text}", {"peer": connection.link.name}, now.wall
+            "error",
+            f"internal error, link closed: {text}",
+            {"event": "internal_error", "peer": connection.link.name},
+            now.wall,
         )
         if not connection.link.is_closed:
             connection.link.close("internal error")
@@ -363,7 +366,12 @@ class PeerLinks:
         if connection.target is not None:
             connection.target.reached(peer.name)
         self._told.pop(connection.address, None)
-        self.log.note("info", "link open", {"peer": peer.name, "address": connection.address}, now.wall)
+        self.log.note(
+            "info",
+            "link open",
+            {"event": "link.open", "peer": peer.name, "address": connection.address},
+            now.wall,
+        )
         self.owner.link_opened(now, peer)
 
     def _on_received(self, connection: Connection, now: Now, event: Received) -> None:
@@ -386,7 +394,9 @@ class PeerLinks:
         self.detector.measured(name, event.offset, event.round_trip)
         if not known and name in self.detector.skewed():
             text = "the clock of a peer differs from this node's"
-            self.log.note("warning", text, {"peer": name, "ahead_us": event.offset}, now.wall)
+            self.log.note(
+                "warning", text, {"event": "clock.skew", "peer": name, "ahead_us": event.offset}, now.wall
+            )
 
     def _on_refused(self, connection: Connection, now: Now, event: Refused) -> None:  # noqa: ARG002
         link = connection.link
@@ -396,10 +406,22 @@ class PeerLinks:
             pass
         elif connection.target is not None:
             # Someone who connects by accident or to look is none of an operator's business; a target is.
-            self.note(connection.address, "warning", f"no link: {event.text}", peer=link.name or None)
+            self.note(
+                connection.address,
+                "warning",
+                f"no link: {event.text}",
+                peer=link.name or None,
+                event="link.refused",
+            )
         else:
             level = "info" if event.code in {Code.MALFORMED, Code.LOST, Code.TIME} else "warning"
-            self.note(connection.address, level, f"no link: {event.text}", peer=link.name or None)
+            self.note(
+                connection.address,
+                level,
+                f"no link: {event.text}",
+                peer=link.name or None,
+                event="link.refused",
+            )
         if connection.target is not None:
             connection.target.refused(event.code, link.name)
 
@@ -412,7 +434,9 @@ class PeerLinks:
         self._suspected.discard(peer.name)
         level = "info" if self.is_closed else "warning"
         text = f"link down: {event.text}"
-        self.log.note(level, text, {"peer": peer.name, "address": connection.address}, now.wall)
+        self.log.note(
+            level, text, {"event": "link.closed", "peer": peer.name, "address": connection.address}, now.wall
+        )
         try:
             self.owner.link_down(now, peer, eof=event.eof, reason=event.text)
         finally:

@@ -60,7 +60,9 @@ class Door:
         now = self.driver.now()
         if now.mono - self._told_at >= limits.tick_us:
             text = f"new connections are refused: {reason}"
-            self.driver.log.note("error", text, {"refused": self._refused}, now.wall)
+            self.driver.log.note(
+                "error", text, {"event": "connection.limit", "refused": self._refused}, now.wall
+            )
             self._refused, self._told_at = 0, now.mono
 
     async def serve(self, listening: socket.socket, context: ssl.SSLContext | None) -> asyncio.Server:

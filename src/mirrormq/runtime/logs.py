@@ -61,7 +61,7 @@ class RotatedFile(Target):
     """A file that is renamed to name.0, name.1, … when it has reached its size."""
 
     def __init__(self, path: Path, settings: LogSettings) -> None:
-        super().__init__(settings.file_level or settings.level, settings.file_format)
+        super().__init__(settings.file_level or settings.level, settings.file_format or settings.form)
         self.path = path
         self.bytes_max = settings.rotate_bytes
         self.count = settings.rotate_count
@@ -108,6 +108,8 @@ class Log:
     def __init__(self, targets: list[Target]) -> None:
         self.targets = targets
         self.rank = min((target.rank for target in targets), default=RANK["none"])
+        self.node = ""
+        """The name of the node, in every line for programs."""
 
     def note(self, level: str, text: str, fields: Mapping[str, object], wall_us: int) -> None:
         """Write one line to every target that wants its level."""
@@ -117,8 +119,11 @@ class Log:
         shown = {name: HIDDEN if SECRET_NAMES.search(name) else hide(value) for name, value in fields.items()}
         for target in self.targets:
             if rank >= target.rank:
-                form = as_json if target.json else as_text
-                target.write(form(level, str(hide(text)), shown, wall_us))
+                line = str(hide(text))
+                if target.json:
+                    target.write(as_json(level, line, {"node": self.node, **shown}, wall_us))
+                else:
+                    target.write(as_text(level, line, shown, wall_us))
 
     def reopen(self) -> None:
         """Open files again (SIGHUP)."""
@@ -137,7 +142,8 @@ def open_log(settings: LogSettings) -> Log:
     if settings.file:
         targets.append(RotatedFile(Path(settings.folder) / settings.file, settings))
     if settings.console or (settings.console is None and not settings.file):
-        targets.append(Console(settings.console_level or settings.level, settings.console_format))
+        form = settings.console_format or settings.form
+        targets.append(Console(settings.console_level or settings.level, form))
     return Log(targets)
 
 
@@ -149,8 +155,9 @@ def as_text(level: str, text: str, fields: Mapping[str, object], wall_us: int) -
 
 
 def as_json(level: str, text: str, fields: Mapping[str, object], wall_us: int) -> bytes:
-    """A line for programs, with RabbitMQ's names for time, level and message."""
-    line = {"time": _time(wall_us), "level": level, "msg": text, **fields}
+    """A line for programs, with RabbitMQ's names for time, level and message, and the event's name."""
+    head = {"time": _time(wall_us), "level": level, "event": fields.get("event", "note"), "msg": text}
+    line = head | {name: value for name, value in fields.items() if name not in head}
     return msgspec.json.encode(line, enc_hook=str) + b"\n"
 
 
@@ -188,4 +195,6 @@ class Bridge(logging.Handler):
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + logging.Formatter().formatException(record.exc_info)
-        self.log.note(level, text, {"logger": record.name}, int(record.created * 1_000_000))
+        self.log.note(
+            level, text, {"event": "library", "logger": record.name}, int(record.created * 1_000_000)
+        )

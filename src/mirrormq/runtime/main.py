@@ -44,7 +44,7 @@ def serve(argv: Sequence[str]) -> int:
     except StartError as error:
         return say(error)
     for warning in loaded.warnings:
-        log.note("warning", warning, {}, _wall())
+        log.note("warning", warning, {"event": "config.warning"}, _wall())
     try:
         return _run(options, loaded.settings, log)
     except StartError as error:

@@ -58,13 +58,16 @@ class Server:
     def __init__(self, settings: Settings, log: Log, *, fresh: bool, cure: Callable[[], str]) -> None:
         self.settings = settings
         self.log = log
+        log.node = settings.node_name
         self.fresh = fresh
         self.cure = cure
         self.manager = hygiene.ServiceManager(os.environ)
         self.bound: list[Bound] = []
         self.bound_admin: socket.socket | None = None
         self.secured_admin: tuple[socket.socket, ssl.SSLContext] | None = None
+        self.bound_exporter: socket.socket | None = None
         self.http: Api | None = None
+        self.exporter: Api | None = None
         self._on_ready: Callable[[Ready], None] | None = None
         self._announcement = b""
         self._is_announced = False
@@ -120,21 +123,29 @@ class Server:
             made = make_context(settings.admin_tls, "management.ssl")
             self.secured_admin = (bind(settings.admin_tls_address, SocketSettings(), self.cure), made)
             undo.callback(self.secured_admin[0].close)
+        if settings.prometheus_port:
+            host = settings.prometheus_host or settings.admin_address.host
+            address = Address(host, settings.prometheus_port)
+            self.bound_exporter = bind(address, SocketSettings(), self.cure)
+            undo.callback(self.bound_exporter.close)
 
     async def _start_http(self) -> None:
-        if self.bound_admin is None:
+        if self.bound_admin is None and self.bound_exporter is None:
             return
         # Imported only now: AMQP is bound already, and a node without admin API never pays for it.
         from mirrormq import http
 
-        self.http = await http.start(
-            self.control,
-            self.bound_admin,
-            key=self.folder.key,
-            facts=self._facts,
-            secured=self.secured_admin,
-            settings=self.settings.web,
-        )
+        if self.bound_exporter is not None:
+            self.exporter = await http.start_exporter(self.control, self.bound_exporter, facts=self._facts)
+        if self.bound_admin is not None:
+            self.http = await http.start(
+                self.control,
+                self.bound_admin,
+                key=self.folder.key,
+                facts=self._facts,
+                secured=self.secured_admin,
+                settings=self.settings.web,
+            )
 
     def _make_app(self) -> App:
         app = App(self.settings, self.log, self.folder, self.bound, self.files_max)
@@ -150,6 +161,8 @@ class Server:
             listeners.append(("http", bound_address(self.bound_admin)))
         if self.secured_admin is not None:
             listeners.append(("https", bound_address(self.secured_admin[0])))
+        if self.bound_exporter is not None:
+            listeners.append(("http/prometheus", bound_address(self.bound_exporter)))
         return facts(self.settings, listeners, self.files_max)
 
     def _on_change(self) -> None:
@@ -168,7 +181,9 @@ class Server:
             return
         self._status = f"accepting AMQP on {', '.join(urls)}"
         self.manager.ready(self._status)
-        self.note("info", "accepting connections", node=name, amqp=",".join(urls), http=http)
+        self.note(
+            "info", "accepting connections", node=name, amqp=",".join(urls), http=http, event="node.ready"
+        )
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready(Ready(urls, http, self._announcement))
@@ -186,7 +201,9 @@ class Server:
         except OSError as error:
             if self._on_ready is None:
                 # The file of this process has at least the address of the admin API.
-                self.note("warning", f"node.json cannot be written: {error.strerror}")
+                self.note(
+                    "warning", f"node.json cannot be written: {error.strerror}", event="storage.announcement"
+                )
                 return
             self.folder.withdraw()  # what an earlier process left there is wrong
             if reserve is not None and (error.errno not in FULL or not reserve.size):
@@ -246,9 +263,13 @@ class Server:
             except (StartError, OSError) as error:
                 failures.append(error)
         for failure in failures:
-            self.note("error", f"reload failed, the old certificates stay in use: {failure}")
+            self.note(
+                "error",
+                f"reload failed, the old certificates stay in use: {failure}",
+                event="node.reload_failed",
+            )
         if not failures:
-            self.note("info", "certificates and log files reloaded")
+            self.note("info", "certificates and log files reloaded", event="node.reloaded")
         self.manager.ready(self._status)
 
     def _reload_listeners(self) -> None:
@@ -278,11 +299,11 @@ class Server:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         self.manager.stopping()
         if control.failed.done():
-            self.note("critical", f"the node stops: {control.failed.result()}")
+            self.note("critical", f"the node stops: {control.failed.result()}", event="node.failed")
             return FORCED
         reason = self._stop.result() if self._stop.done() else control.asked_to_stop.result()
         clients = len(control.app.driver.clients) if control.state == RUNNING and control.app else 0
-        self.note("info", f"stopping: {reason}", connections=clients)
+        self.note("info", f"stopping: {reason}", connections=clients, event="node.stopping")
         await self._stop_http()
         await control.stop("shutdown")
         await asyncio.wait({starting})
@@ -293,6 +314,9 @@ class Server:
         if self.http is not None:
             http, self.http = self.http, None
             await http.stop()
+        if self.exporter is not None:
+            exporter, self.exporter = self.exporter, None
+            await exporter.stop()
 
 
 def _look_at(task: asyncio.Task[None]) -> None:

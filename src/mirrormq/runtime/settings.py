@@ -76,13 +76,15 @@ class LogSettings:
     """Where log lines go. Without a file they go to standard error."""
 
     level: str = "info"
+    form: str = "text"
     console: bool | None = None
     console_level: str = ""
-    console_format: str = "plaintext"
+    console_format: str = ""
+    """Empty: the form of all lines."""
     file: str = ""
     folder: str = ""
     file_level: str = ""
-    file_format: str = "plaintext"
+    file_format: str = ""
     rotate_bytes: int = 10 * 1024 * 1024
     rotate_count: int = 10
 
@@ -123,6 +125,8 @@ class Settings:
     """None: no TLS."""
     admin_tls: TlsSettings = TlsSettings()
     web: WebSettings = field(default_factory=WebSettings)
+    prometheus_host: str = ""
+    prometheus_port: int = 0
     tls: TlsSettings = TlsSettings()
     links: LinkSettings = LinkSettings()
     sockets: SocketSettings = SocketSettings()

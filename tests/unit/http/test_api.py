@@ -399,7 +399,8 @@ async def test_the_overview_counts_messages_and_objects(api: Api, kit: AdminKit)
     client.declare("q")
     client.publish("q")
     found = await api.get("overview")
-    assert found["queue_totals"] == {"messages": 1, "messages_ready": 1, "messages_unacknowledged": 0}
+    depths = {name: value for name, value in found["queue_totals"].items() if isinstance(value, int)}
+    assert depths == {"messages": 1, "messages_ready": 1, "messages_unacknowledged": 0}
     assert (found["object_totals"]["queues"], found["object_totals"]["connections"]) == (1, 1)
     assert (found["rabbitmq_version"], found["node"]) == ("3.10.8", "mirrormq@test")
 

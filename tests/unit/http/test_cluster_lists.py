@@ -267,7 +267,8 @@ async def test_the_overview_counts_all_nodes(cluster: ClusterKit, api: Asked) ->
         cluster.node(name).news.set_listeners([("amqp", "::", 5672)])
     cluster.advance(1)
     found = await api.get("overview")
-    assert found["queue_totals"] == {
+    depths = {name: value for name, value in found["queue_totals"].items() if isinstance(value, int)}
+    assert depths == {
         "messages": 15,
         "messages_ready": 10,
         "messages_unacknowledged": 5,

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from mirrormq.node.metrics import Family, lines
+from mirrormq.node.metrics_format import Family, lines
 from tests.support.adminkit import KEY, Api, serving
 from tests.support.mirroredkit import MirroredKit
 

@@ -75,7 +75,7 @@ class Stage:
             folder,
             self._make,
             hurry=asyncio.get_running_loop().create_future(),
-            note=lambda _level, _text: None,
+            note=lambda _level, _text, **_fields: None,
             changed=lambda: self.states.append(self.control.state),
         )
 

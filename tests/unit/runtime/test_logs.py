@@ -26,6 +26,7 @@ def test_a_json_line_has_the_same_content() -> None:
     assert line == {
         "time": "2023-11-14 22:13:20.123456+00:00",
         "level": "info",
+        "event": "note",
         "msg": "queue declared",
         "queue": "q",
         "n": 3,
@@ -143,3 +144,26 @@ def test_every_level_of_rabbitmq_is_known(level: str) -> None:
     log, lines = memory_log()
     log.note(level, "x", {}, MOMENT)
     assert f"[{level}]" in lines[0]
+
+
+def test_a_json_line_names_its_event_and_its_node(tmp_path: Path) -> None:
+    settings = LogSettings(file="node.log", folder=str(tmp_path), form="json", console=False)
+    log = open_log(settings)
+    log.node = "a@host"
+    log.note("warning", "disk alarm set", {"alarm": "disk", "event": "alarm.set"}, MOMENT)
+    log.close()
+    (line,) = (tmp_path / "node.log").read_text().splitlines()
+    found = json.loads(line)
+    assert list(found)[:4] == ["time", "level", "event", "msg"]
+    assert (found["event"], found["node"], found["alarm"]) == ("alarm.set", "a@host", "disk")
+
+
+@pytest.mark.parametrize(("own", "is_json"), [("", True), ("plaintext", False), ("json", True)])
+def test_a_destination_has_the_form_of_all_lines_unless_it_has_its_own(
+    tmp_path: Path, own: str, is_json: bool
+) -> None:
+    settings = LogSettings(file="l", folder=str(tmp_path), form="json", file_format=own, console=False)
+    log = open_log(settings)
+    log.note("info", "text", {}, MOMENT)
+    log.close()
+    assert (tmp_path / "l").read_text().startswith("{") == is_json

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mirrormq.http import answers, shapes
+from mirrormq.http import answers, rates, shapes
 from mirrormq.http.answers import Row, not_authorised, not_found
 from mirrormq.http.api import Call
 from mirrormq.http.describe import described
 from mirrormq.http.far import Far, found_far, inquire, merged
-from mirrormq.node import report, requests
+from mirrormq.node import report, report_rates, requests
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
@@ -24,7 +24,7 @@ DEFAULT_REASON = "Closed via management plugin"
 async def list_connections(call: Call) -> web.StreamResponse:
     """GET connections, and of one vhost."""
     vhost = _vhost(call)
-    far = await found_far(await inquire(call, "connections", vhost=vhost))
+    far = await found_far(await inquire(call, "connections", vhost=vhost, body=_look_body(call)))
     found: list[Connection | Far] = [*call.node.connections.values(), *far]
     seen = [item for item in found if _may_see(call, item)]
     return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
@@ -73,17 +73,17 @@ async def connection_channels(call: Call) -> web.StreamResponse:
     """GET connections/name/channels."""
     found = await _connection(call)
     if isinstance(found, Far):
-        replies = await inquire(call, "channels", owner=found.name)
+        replies = await inquire(call, "channels", owner=found.name, body=_look_body(call))
         return await call.rows(merged(call, (), replies))
     members = list(found.channels.values())
-    return await call.rows(report.channel(call.node, member) for member in members)
+    return await call.rows(_own_channel(call, member) for member in members)
 
 
 @described(answer=shapes.Channel, is_list=True)
 async def list_channels(call: Call) -> web.StreamResponse:
     """GET channels, and of one vhost."""
     vhost = _vhost(call)
-    far = await found_far(await inquire(call, "channels", vhost=vhost))
+    far = await found_far(await inquire(call, "channels", vhost=vhost, body=_look_body(call)))
     own = [
         member
         for owner in call.node.connections.values()
@@ -107,7 +107,7 @@ async def get_channel(call: Call) -> web.Response:
                     report.consumer(call.node, found) for found in member.consumers.values()
                 ]
                 return answers.response(row)
-    for item in await found_far(await inquire(call, "channels", name=name)):
+    for item in await found_far(await inquire(call, "channels", name=name, body=_look_body(call))):
         _need_own(call, item)
         row = _channel_row(call, item)
         consumers = merged(call, (), await inquire(call, "consumers", vhost=item.vhost))
@@ -146,7 +146,7 @@ async def _connection(call: Call) -> Connection | Far:
         if found.name == name:
             _need_own(call, found)
             return found
-    for item in await found_far(await inquire(call, "connections", name=name)):
+    for item in await found_far(await inquire(call, "connections", name=name, body=_look_body(call))):
         _need_own(call, item)
         return item
     raise not_found()
@@ -174,15 +174,37 @@ def _name(item: Connection | Channel | Far) -> str:
     return item.name
 
 
+def _look_body(call: Call) -> bytes:
+    """Which rates other nodes are asked for."""
+    look = rates.look_of(call)
+    return b"" if look is None else report_rates.packed(look)
+
+
+def _own_connection(call: Call, item: Connection) -> Row:
+    row, look = report.connection(call.node, item), rates.look_of(call)
+    if look is not None:
+        look = look.bounded(len(call.node.connections))
+        report_rates.update(row, report_rates.of_connection(call.node, item, look))
+    return row
+
+
+def _own_channel(call: Call, item: Channel) -> Row:
+    row, look = report.channel(call.node, item), rates.look_of(call)
+    if look is not None:
+        look = look.bounded(len(call.node.channels))
+        report_rates.update(row, report_rates.of_channel(call.node, item, look))
+    return row
+
+
 def _connection_row(call: Call, item: Connection | Far, *, is_internal: bool = False) -> Row:
-    row = item.row() if isinstance(item, Far) else report.connection(call.node, item)
+    row = item.row() if isinstance(item, Far) else _own_connection(call, item)
     if not is_internal:
         del row["pid"]
     return row
 
 
 def _channel_row(call: Call, item: Channel | Far) -> Row:
-    row = item.row() if isinstance(item, Far) else report.channel(call.node, item)
+    row = item.row() if isinstance(item, Far) else _own_channel(call, item)
     del row["pid"], row["connection"]
     return row
 

@@ -9,18 +9,24 @@ from typing import Any
 from aiohttp import web
 
 from mirrormq import __version__
-from mirrormq.http import answers, bodies, shapes
+from mirrormq.http import answers, bodies, rates, shapes
 from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.describe import described
 from mirrormq.http.far import inquire
 from mirrormq.http.ports import RUNNING, Facts, Node, Process
-from mirrormq.node import report, report_cluster, report_mirrors, requests
+from mirrormq.meta.definitions import RABBITMQ_VERSION
+from mirrormq.node import report, report_cluster, report_mirrors, report_rates, requests
 from mirrormq.node.inquiryframes import row_of
 from mirrormq.node.report_cluster import cluster_name
 
-RABBITMQ_VERSION = "3.10.8"
-"""Whose behaviour it has: clients of the API choose theirs by it."""
+RATES_MODE = "basic"
+RETENTION = {
+    "global": [600, 3600, 28800, 86400],
+    "basic": [600, 3600],
+    "detailed": [600],
+}
+"""For how many seconds samples are kept, in RabbitMQ's terms."""
 
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
 SINGLE = "single node cluster"
@@ -98,14 +104,15 @@ class About:
         node = call.node
         row: Row = {
             "management_version": RABBITMQ_VERSION,
-            "rates_mode": "none",
+            "rates_mode": RATES_MODE,
+            "sample_retention_policies": RETENTION,
             "exchange_types": [_described(name) for name in EXCHANGE_TYPES],
             "product_version": RABBITMQ_VERSION,
             "product_name": "RabbitMQ",
             "rabbitmq_version": RABBITMQ_VERSION,
             "mirrormq_version": __version__,
             "cluster_name": cluster_name(node),
-            "disable_stats": False,
+            "disable_stats": rates.is_disabled(call),
             "enable_queue_totals": True,
             "node": node.node_name,
         }
@@ -143,14 +150,18 @@ class About:
         """Nodes by what they tell of themselves; one that does not answer, by what is known of it."""
         node = call.node
         others = tuple(name for name in names if name != node.node_name)
-        replies = await inquire(call, "node", nodes=others) if others else None
+        look = rates.look_of(call)
+        body = b"" if look is None else report_rates.packed(look)
+        replies = await inquire(call, "node", nodes=others, body=body) if others else None
         rows: list[Row] = []
         for name in names:
             if name == node.node_name:
                 found = report_cluster.node_details(node, self._facts())
+                found |= {} if look is None else report_rates.of_node(node, name, look)
             elif replies is not None and replies.rows.get(name):
                 found = row_of(replies.rows[name][0])
                 found.pop("totals", None)
+                found.pop("overview", None)
             else:
                 found = report_cluster.told_details(node, name)
             rows.append(_node_row(found))
@@ -302,23 +313,29 @@ class About:
 
 
 async def _totals(call: Call) -> Row:
-    """Messages and objects of all nodes that answer."""
+    """Messages and objects of all nodes that answer, with rates."""
     node = call.node
+    look = rates.look_of(call)
+    summed = {} if look is None else report_rates.overview(node, node.node_name, look, call.state.vhosts)
     objects = dict(report.totals(node))
     objects.pop("vhosts")
     ready = unacked = 0
     async for batch in answers.slices(report.depths(node)):
         ready += sum(depth[0] for depth in batch)
         unacked += sum(depth[1] for depth in batch)
-    replies = await inquire(call, "node")
+    replies = await inquire(call, "node", body=b"" if look is None else report_rates.packed(look))
     for rows in replies.rows.values():
-        counted = row_of(rows[0])["totals"] if rows else {}
+        told = row_of(rows[0]) if rows else {}
+        counted = told.get("totals", {})
+        summed = report_rates.add(summed, told.get("overview", {}))
         ready += counted.get("ready", 0)
         unacked += counted.get("unacked", 0)
         for kind in ("connections", "channels", "consumers"):
             objects[kind] += counted.get(kind, 0)
     return {
+        **summed,
         "queue_totals": {
+            **summed.get("queue_totals", {}),
             "messages": ready + unacked,
             "messages_ready": ready,
             "messages_unacknowledged": unacked,
@@ -334,7 +351,7 @@ def _node_row(details: Row) -> Row:
     if not details["running"]:
         return row
     return row | {
-        "rates_mode": "none",
+        "rates_mode": RATES_MODE,
         "being_drained": False,
         "exchange_types": [_described(name) for name in EXCHANGE_TYPES],
         "auth_mechanisms": [_described(name) for name in AUTH_MECHANISMS],

@@ -9,13 +9,13 @@ from typing import Any, Literal
 from aiohttp import web
 
 from mirrormq.broker.consumer import Consumer
-from mirrormq.http import answers, bodies, shapes
+from mirrormq.http import answers, bodies, rates, shapes
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import DEFAULT_EXCHANGE, Call
 from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
 from mirrormq.meta import records, system
-from mirrormq.node import report, requests
+from mirrormq.node import report, report_rates, requests
 
 NO_VHOST = Fault(404, "not_found", "vhost_not_found")
 INTERNAL_COLUMNS = (
@@ -37,14 +37,14 @@ async def list_queues(call: Call) -> web.StreamResponse:
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     chosen = list if call.flag("system") else system.ordinary
     found = chain.from_iterable([chosen(call.state.queues_in(name)) for name in vhosts])
-    far = FarQueues(call)
+    far = FarQueues(call, rates.look_of(call))
+
+    def row(record: records.Queue) -> Row:
+        found = _queue_row(far, record)
+        return rates.without_stats(call, found) if rates.is_disabled(call) else found
+
     return await call.listing(
-        found,
-        lambda record: _queue_row(far, record),
-        name=_name,
-        order=_identity,
-        prepare=far.fetch,
-        value_of=far.value_of,
+        found, row, name=_name, order=_identity, prepare=far.fetch, value_of=far.value_of
     )
 
 
@@ -52,7 +52,7 @@ async def list_queues(call: Call) -> web.StreamResponse:
 async def get_queue(call: Call) -> web.Response:
     """GET queues/vhost/name."""
     record = _queue(call)
-    far = FarQueues(call)
+    far = FarQueues(call, rates.look_of(call))
     await far.fetch([record])
     elsewhere = await inquire(call, "consumers", ids=(record.id,))
     row = _queue_row(far, record)
@@ -153,15 +153,23 @@ async def list_exchanges(call: Call) -> web.StreamResponse:
     """GET exchanges, and of one vhost."""
     vhosts = [call.need_vhost()] if "vhost" in call.request.match_info else call.visible_vhosts()
     found = chain.from_iterable(list(call.state.exchanges_in(name)) for name in vhosts)
+    known = rates.Everywhere(call, "exchanges", report_rates.of_exchange)
     return await call.listing(
-        found, lambda record: report.exchange(call.node, record), name=_name, order=_identity
+        found,
+        lambda record: known.add_to(report.exchange(call.node, record), record.vhost, record.name),
+        name=_name,
+        order=_identity,
+        prepare=known.fetch,
     )
 
 
 @described(answer=shapes.Exchange)
 async def get_exchange(call: Call) -> web.Response:
     """GET exchanges/vhost/name."""
-    return answers.response(report.exchange(call.node, _exchange(call)))
+    record = _exchange(call)
+    known = rates.Everywhere(call, "exchanges", report_rates.of_exchange)
+    await known.fetch()
+    return answers.response(known.add_to(report.exchange(call.node, record), record.vhost, record.name))
 
 
 @described(body=bodies.Exchange, statuses=(201, 204))

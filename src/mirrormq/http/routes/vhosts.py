@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from mirrormq.http import answers, bodies, shapes
+from mirrormq.http import answers, bodies, rates, shapes
 from mirrormq.http.answers import bad_request, not_found
 from mirrormq.http.api import Call
 from mirrormq.http.describe import described
 from mirrormq.meta import records
-from mirrormq.node import report, requests
+from mirrormq.node import report, report_rates, requests
 
 
 @described(answer=shapes.VHost, is_list=True)
@@ -17,14 +17,23 @@ async def list_vhosts(call: Call) -> web.StreamResponse:
     """GET vhosts: those the user may see; the names of all for those who watch the node."""
     names = sorted(call.state.vhosts) if call.who.is_monitor else call.visible_vhosts()
     found = [call.state.vhosts[name] for name in names]
-    return await call.listing(found, lambda record: report.vhost(call.node, record), name=_name)
+    known = rates.Everywhere(call, "vhosts", report_rates.of_vhost)
+    return await call.listing(
+        found,
+        lambda record: known.add_to(report.vhost(call.node, record), record.name),
+        name=_name,
+        prepare=known.fetch,
+    )
 
 
 @described(answer=shapes.VHost, needs="administrator")
 async def get_vhost(call: Call) -> web.Response:
     """GET vhosts/name."""
     call.need_administrator()
-    return answers.response(report.vhost(call.node, _find(call)))
+    record = _find(call)
+    known = rates.Everywhere(call, "vhosts", report_rates.of_vhost)
+    await known.fetch()
+    return answers.response(known.add_to(report.vhost(call.node, record), record.name))
 
 
 @described(body=bodies.VHost, statuses=(201, 204), needs="administrator")
