@@ -195,7 +195,8 @@ def test_a_node_that_is_stopped_in_order_loses_its_clients_to_another(front: Fro
         until(lambda: health(node) == (200, {"status": "ok"}), f"{node} is ready again")
     else:
         assert node.popen is not None
-        node.popen.wait(kit.DEADLINE_S)
+        assert node.popen.wait(kit.DEADLINE_S) == 0
+        node.close()
         front.cluster.start(node)
 
 

@@ -24,21 +24,16 @@ Command = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 def commands(running: Callable[[], App]) -> Mapping[str, Command]:
     """The commands by name; `running` gives the application, or refuses."""
 
-    async def memory(given: dict[str, Any]) -> dict[str, Any]:
-        app = running()
-        limit = _bytes(app, given)
-        app.node.settings = replace(app.node.settings, memory_limit=limit)
-        app.look_at_machine()
-        app.note("info", "the memory alarm has another limit", bytes=limit)
-        return {"memory_limit": limit}
+    def limit(setting: str, alarm: str) -> Command:
+        async def change(given: dict[str, Any]) -> dict[str, Any]:
+            app = running()
+            found: dict[str, Any] = {setting: _bytes(app, given)}
+            app.node.settings = replace(app.node.settings, **found)
+            app.look_at_machine()
+            app.note("info", f"the {alarm} alarm has another limit", bytes=found[setting])
+            return found
 
-    async def disk(given: dict[str, Any]) -> dict[str, Any]:
-        app = running()
-        limit = _bytes(app, given)
-        app.node.settings = replace(app.node.settings, disk_free_limit=limit)
-        app.look_at_machine()
-        app.note("info", "the disk alarm has another limit", bytes=limit)
-        return {"disk_free_limit": limit}
+        return change
 
     async def level(given: dict[str, Any]) -> dict[str, Any]:
         wanted = str(given.get("level", ""))
@@ -73,8 +68,8 @@ def commands(running: Callable[[], App]) -> Mapping[str, Command]:
         "suspend_listeners": suspend,
         "resume_listeners": resume,
         "rotate_logs": rotate,
-        "set_vm_memory_high_watermark": memory,
-        "set_disk_free_limit": disk,
+        "set_vm_memory_high_watermark": limit("memory_limit", "memory"),
+        "set_disk_free_limit": limit("disk_free_limit", "disk"),
         "set_log_level": level,
     }
 
