@@ -155,7 +155,10 @@ class Server:
             return
         self._status = f"accepting AMQP on {', '.join(urls)}"
         self.manager.ready(self._status)
-        self.note("info", "accepting connections", node=name, amqp=",".join(urls), http=http)
+        app = self.control.app
+        takes_clients = app is None or app.node.membership.takes_clients
+        what = "accepting connections" if takes_clients else "running, without accepting connections"
+        self.note("info", what, node=name, amqp=",".join(urls), http=http)
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready(Ready(urls, http, self._announcement))

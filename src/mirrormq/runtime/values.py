@@ -223,6 +223,32 @@ def peer_name(value: Value) -> PeerName:
     return PeerName(node_name(f"{name}@{host}"), host, port)
 
 
+def disc_copy(value: Value) -> PeerName | str:
+    """A node if it has an @, else the name of a queue, or a pattern of names."""
+    written = text(value).strip()
+    if "@" in written:
+        return peer_name(written)
+    if not written:
+        raise ValueError("expected name@host of a node, or a queue")
+    return written
+
+
+_STRATEGIES = {
+    "min-masters": "masters",
+    "least-masters": "masters",
+    "least-connections": "connections",
+    "least-messages": "messages",
+    "round_robin": "round-robin",
+}
+"""Other words for the strategies of rebalancing."""
+
+
+def rebalance_strategy(value: Value) -> str:
+    """What rebalancing evens out."""
+    known = ("masters", "connections", "messages", "random", "round-robin")
+    return choice(*known)(_STRATEGIES.get(str(value), value))
+
+
 LATER_HANDLINGS = ("autoheal", "ignore", "pause_if_all_down")
 """What RabbitMQ also does in a partition, and MirrorMQ will."""
 

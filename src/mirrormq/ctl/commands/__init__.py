@@ -2,6 +2,7 @@
 
 from mirrormq.ctl.commands import (
     absent,
+    balance,
     checks,
     cluster,
     cursors,
@@ -20,6 +21,7 @@ from mirrormq.ctl.commands import (
 
 __all__ = [
     "absent",
+    "balance",
     "checks",
     "cluster",
     "cursors",
