@@ -339,7 +339,10 @@ NAMES: tuple[Name, ...] = (
     Name("samples", "samples", v.flag, "keep counters of every second in the queue mirrormq.samples"),
     # staying alive
     Name(
-        "vm_memory_high_watermark.relative", "memory_limit", v.share, "memory alarm as a part of the memory"
+        "vm_memory_high_watermark.relative",
+        "memory_limit",
+        v.memory_share,
+        "memory alarm as a part of the memory",
     ),
     Name("vm_memory_high_watermark.absolute", "memory_limit", v.size, "memory alarm as a size"),
     Name("vm_memory_high_watermark", "memory_limit", v.share_or_size, "memory alarm, either way"),

@@ -138,11 +138,19 @@ def size(value: Value) -> int:
 
 def share_or_size(value: Value) -> int | Share:
     """A part of the memory (0.4) or a size (2GB)."""
-    if isinstance(value, str) and not re.fullmatch(r"[01]?\.\d+|[01]\.?", value.strip()):
+    if isinstance(value, str) and not re.fullmatch(r"\d*\.\d*|[01]", value.strip()):
         return size(value)
     if isinstance(value, int) and value > 1:
         return size(value)
-    return share(value)
+    return memory_share(value)
+
+
+def memory_share(value: Value) -> Share:
+    """A part of the memory that the node may use: more than none of it, and not more than there is."""
+    found = Share(fraction(0, 1)(value))
+    if not found.of_memory:
+        raise ValueError("0 of the memory would hold all publishers for ever")
+    return found
 
 
 def share(value: Value) -> Share:
