@@ -58,6 +58,7 @@ def placements(draw: st.DrawFn) -> tuple[list[Placed], dict[str, int]]:
     return placed, sites
 
 
+@pytest.mark.slow
 @given(placements(), st.sampled_from(STRATEGIES), st.integers(0, 99))
 def test_a_queue_moves_at_most_once_and_only_where_it_may_be(
     found: tuple[list[Placed], dict[str, int]], strategy: str, seed: int
@@ -71,6 +72,7 @@ def test_a_queue_moves_at_most_once_and_only_where_it_may_be(
         assert move.target != move.queue.master
 
 
+@pytest.mark.slow
 @given(placements(), st.sampled_from(STRATEGIES), st.integers(0, 99))
 def test_the_biggest_queues_move_last(
     found: tuple[list[Placed], dict[str, int]], strategy: str, seed: int
@@ -79,6 +81,7 @@ def test_the_biggest_queues_move_last(
     assert sizes == sorted(sizes)
 
 
+@pytest.mark.slow
 @given(placements(), st.sampled_from(STRATEGIES), st.integers(0, 99))
 def test_no_strategy_makes_the_fullest_open_node_fuller(
     found: tuple[list[Placed], dict[str, int]], strategy: str, seed: int
@@ -89,6 +92,7 @@ def test_no_strategy_makes_the_fullest_open_node_fuller(
     assert weights(after(placed, moves), sites, strategy)[-1] <= weights(placed, sites, strategy)[-1]
 
 
+@pytest.mark.slow
 @given(placements(), st.sampled_from(COUNTED), st.integers(0, 99))
 def test_what_is_even_is_left_alone(
     found: tuple[list[Placed], dict[str, int]], strategy: str, seed: int
@@ -98,6 +102,7 @@ def test_what_is_even_is_left_alone(
     assert plan(after(placed, moves), sites, strategy, SeededRng(seed + 1)) == []
 
 
+@pytest.mark.slow
 @given(placements(), st.sampled_from((MASTERS, CONNECTIONS, MESSAGES, ROUND_ROBIN)))
 def test_the_same_placement_gives_the_same_plan_on_every_node(
     found: tuple[list[Placed], dict[str, int]], strategy: str
@@ -105,6 +110,7 @@ def test_the_same_placement_gives_the_same_plan_on_every_node(
     assert plan(*found, strategy, SeededRng(1)) == plan(*found, strategy, SeededRng(2))
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from("abc"), max_size=60), st.sampled_from(COUNTED), st.integers(0, 99))
 def test_queues_that_may_be_anywhere_differ_by_one_at_most_per_node(
     masters: list[str], strategy: str, seed: int
@@ -114,6 +120,7 @@ def test_queues_that_may_be_anywhere_differ_by_one_at_most_per_node(
     assert counts[-1] - counts[0] <= 1
 
 
+@pytest.mark.slow
 @given(placements())
 @settings(max_examples=60)
 def test_the_fullest_node_is_as_empty_as_any_placement_could_make_it(

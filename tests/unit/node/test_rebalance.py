@@ -11,6 +11,7 @@ from mirrormq.base import limits
 from mirrormq.node import requests
 from mirrormq.node.balancing import STRATEGIES
 from mirrormq.wire import methods
+from tests.support.kernelkit import PERSISTENT
 from tests.support.mirroredkit import MirroredKit, events
 from tests.support.nodekit import Client
 
@@ -177,6 +178,7 @@ def test_the_lock_goes_with_the_node_that_holds_it_and_so_do_its_moves() -> None
 # --- triggers ---
 
 
+@pytest.mark.slow
 def test_the_leader_looks_by_the_clock_and_leaves_alone_what_is_even() -> None:
     made = kit(6, rebalance="timer", rebalance_interval_ms=5_000)
     made.advance(12)
@@ -186,6 +188,7 @@ def test_the_leader_looks_by_the_clock_and_leaves_alone_what_is_even() -> None:
     assert made["a"].node.meta.last_id == before
 
 
+@pytest.mark.slow
 def test_a_start_spreads_masters_once_when_all_nodes_are_there() -> None:
     made = MirroredKit(rebalance="run")
     made.policy()
@@ -200,6 +203,7 @@ def test_a_start_spreads_masters_once_when_all_nodes_are_there() -> None:
     assert masters(made) == {"a": 2, "b": 2, "c": 2}
 
 
+@pytest.mark.slow
 def test_a_start_does_not_wait_for_ever_for_nodes_that_are_missing() -> None:
     made = kit(6)
     made.kill("c")
@@ -267,3 +271,80 @@ def test_exclusive_queues_stay_with_their_clients() -> None:
     answer = made.begin(requests.MoveMaster(vhost="/", name="mine0", node="b"))[0]
     assert answer.problem is not None
     assert "exclusive" in answer.problem.text
+
+
+# --- every trigger with every strategy, under load ---
+
+
+class Load:
+    """A publisher on b and a consumer on c, who must get every message once and in order."""
+
+    def __init__(self, made: MirroredKit, queues: list[str]) -> None:
+        self.made = made
+        self.queues = queues
+        self.publisher = made["b"].client()
+        self.publisher.ask(methods.ConfirmSelect(), methods.ConfirmSelectOk)
+        self.consumer = made["c"].client()
+        for queue in queues:
+            self.consumer.consume(queue, queue)
+        self.sent = self.confirmed = 0
+        self.got: dict[str, list[bytes]] = {queue: [] for queue in queues}
+
+    def round(self, seconds: float = 0.1) -> None:
+        """One more message to every queue, and an acknowledgement of each that has come."""
+        self.sent += 1
+        for queue in self.queues:
+            self.publisher.publish(queue, b"%d" % self.sent, properties=PERSISTENT)
+        self.made.advance(seconds)
+        tag = ""
+        for item in self.publisher.take():
+            assert isinstance(item, methods.BasicAck), item
+            self.confirmed = max(self.confirmed, item.delivery_tag)
+        for item in self.consumer.take():
+            if isinstance(item, methods.BasicDeliver):
+                tag, number = item.consumer_tag, item.delivery_tag
+            else:
+                self.got[tag].append(item[1])
+                self.consumer.send(methods.BasicAck(delivery_tag=number))
+
+    def check(self) -> None:
+        """Nothing was lost, nothing came twice."""
+        for _ in range(3):
+            self.round(0.5)
+        last = self.sent
+        self.made.advance(1)
+        self.round(1)
+        assert self.confirmed >= last * len(self.queues)
+        for queue, bodies in self.got.items():
+            assert bodies[:last] == [b"%d" % (number + 1) for number in range(last)], queue
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("trigger", ["timer", "run", "on-demand", "appoint"])
+def test_every_trigger_moves_masters_by_every_strategy_and_clients_notice_nothing(
+    trigger: str, strategy: str
+) -> None:
+    made = MirroredKit(rebalance=trigger, rebalance_interval_ms=8_000, rebalance_strategy=strategy)
+    made.policy()
+    made.advance(3)
+    fill(made, 6)
+    load = Load(made, [f"q{number}" for number in range(6)])
+    for _ in range(5):
+        load.round()
+    if trigger == "run":
+        # Begun again as after a start: this node has not done it yet.
+        balancer = made["a"].node.copies.balancer  # type: ignore[union-attr]
+        balancer._is_started = False
+    elif trigger == "on-demand":
+        made["b"].node.admin(made.now, requests.Rebalance(), lambda _: None)
+    elif trigger == "appoint":
+        plan = made.ask(requests.Rebalance(plan=True), "b")["moves"]
+        moves = tuple((move["vhost"], move["name"], move["to"]) for move in plan)
+        made["b"].node.admin(made.now, requests.Rebalance(moves=moves), lambda _: None)
+    for _ in range(100):
+        load.round()
+        if len(masters(made)) == 3 and made["a"].node.meta.rebalance is None:
+            break
+    assert set(masters(made)) == {"a", "b", "c"}
+    load.check()
