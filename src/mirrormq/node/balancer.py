@@ -286,10 +286,10 @@ class Balancer:
     ) -> Generator[Wait, Any, list[Placed]]:
         node = self._node
         found: list[Placed] = []
-        for place, record in enumerate(system.ordinary(list(node.meta.queues.values()))):
+        for place, record in enumerate(list(node.meta.queues.values())):
             if place % limits.balance_slice_queues == 0:
                 yield self._next_pass()
-            if record.exclusive or not order.is_about(record):
+            if record.exclusive or not system.ordinary([record]) or not order.is_about(record):
                 continue
             host = node.meta.nodes.get(record.node)
             if host is None or not host.is_live or node.meta.queues.get(record.identity) is not record:

@@ -101,12 +101,10 @@ class Plan:
         self._at = [queue.master for queue in placed]
         """Where the masters are by now, by place in `placed`."""
         self._loads = {name: sites[name] if strategy == CONNECTIONS else 0 for name in self._sites}
-        for queue in placed:
-            if queue.master in self._loads:
-                self._loads[queue.master] += self._weight(queue)
 
     def slices(self) -> Iterator[None]:
         """Improve it, in steps that hold nobody up."""
+        yield from self._weigh()
         yield from self._leave_closed()
         yield from self._even_weights() if self._is_weighted else self._even_counts()
 
@@ -138,6 +136,13 @@ class Plan:
             self._loads[here] -= weight
         self._loads[to] += weight
         self._at[place] = to
+
+    def _weigh(self) -> Iterator[None]:
+        for place, queue in enumerate(self._placed):
+            if queue.master in self._loads:
+                self._loads[queue.master] += self._weight(queue)
+            if place % limits.balance_slice_queues == 0:
+                yield
 
     def _leave_closed(self) -> Iterator[None]:
         """Nodes that are no site (they are in maintenance) are left by whatever can leave."""

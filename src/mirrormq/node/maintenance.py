@@ -76,12 +76,13 @@ class Maintenance:
 
     def status(self) -> dict[str, Any]:
         """As administrators see it."""
-        here = self._masters()
-        stuck = [identity for identity in self._stuck if identity in here]
+        meta, me = self._node.meta, self._node.node_name
+        found = [(identity, meta.queues.get(identity)) for identity in self._stuck]
+        stuck = [identity for identity, queue in found if queue is not None and queue.node == me]
         return {
             "is_drained": self.is_drained,
             "status": DRAINED if self.is_drained else NOT_DRAINED,
-            "masters": len(here),
+            "masters": sum(not queue.exclusive for queue in meta.queues_on(me)),
             "stuck": len(stuck),
             "problems": [
                 {"vhost": vhost, "name": name, "reason": self._stuck[vhost, name][1]}
