@@ -68,6 +68,16 @@ def test_an_empty_expiration_is_refused_as_in_rabbitmq(channel: Any) -> None:
     assert closed.value.reply_code == 406
 
 
+@pytest.mark.parametrize("argument", ["x-mirrored", "x-copy-from", "x-copy-routing-key"])
+def test_arguments_of_named_copies_are_refused_by_name_until_there_are_some(
+    channel: Any, argument: str
+) -> None:
+    """What `mirrored=`, `copy_from=` and `routing_key=` of a declared queue stand for."""
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match=f"'{argument}'") as closed:
+        channel.queue_declare("myqueue@alternate", durable=True, arguments={argument: "myqueue"})
+    assert closed.value.reply_code == 540
+
+
 def test_a_consumer_that_asks_for_it_is_told_when_the_master_changes(three: Cluster, channel: Any) -> None:
     """002-cancel-on-failover."""
     three[0].ctl(

@@ -92,9 +92,10 @@ def view_of(source: ClusterSource, listeners: Sequence[Row]) -> View:
 def _seen(source: ClusterSource, name: str, role: str, listeners: Sequence[Row]) -> Member:
     """A member as this node sees it, by what it says of itself."""
     record = source.state.nodes.get(name) or NodeRecord(name)
-    return _heard(source, name, role, listeners)._replace(
-        address=record.address, is_drained=record.is_drained
-    )
+    found = _heard(source, name, role, listeners)
+    if record.is_drained and name != source.node_name:
+        found = found._replace(listeners=())  # it tells where it would listen
+    return found._replace(address=record.address, is_drained=record.is_drained)
 
 
 def _heard(source: ClusterSource, name: str, role: str, listeners: Sequence[Row]) -> Member:

@@ -144,6 +144,7 @@ def test_every_node_shows_who_is_in_maintenance() -> None:
             "b": "not under maintenance",
             "c": "not under maintenance",
         }
+        assert not status["listeners"]["a"]
 
 
 def test_events_and_the_log_tell_of_maintenance() -> None:
