@@ -35,10 +35,12 @@ class Maintenance:
         self._copies = copies
         self._left: list[Identity] = []
         """Queues that are to be given away."""
-        self._copied: list[Identity] = []
+        self._copied: dict[Identity, None] = {}
         """Those without a mirror that wait until another one is copied."""
         self._moving: dict[int, tuple[str, bool]] = {}
         """Queues under way: where to, and whether they are copied."""
+        self._looked_at = 0
+        """When it last looked at all queues."""
         self._stuck: dict[Identity, tuple[int, str]] = {}
         """Queues that could not be given away: when that was seen, and why."""
 
@@ -103,11 +105,13 @@ class Maintenance:
 
     def tick(self) -> None:
         """Every second: look for queues that have come, or whose time has come again."""
-        if self.is_drained and not self._left:
+        is_time = not self._moving or self._node.now.mono - self._looked_at >= limits.drain_again_us
+        if self.is_drained and not self._left and is_time:
             self._collect()
 
     def _collect(self) -> None:
         now, here = self._node.now.mono, self._masters()
+        self._looked_at = now
         self._stuck = {key: seen for key, seen in self._stuck.items() if key in here}
         self._left = [
             identity
@@ -137,7 +141,7 @@ class Maintenance:
             return
         is_copied = movable.is_alone(node, record)
         if is_copied and sum(one[1] for one in self._moving.values()) >= limits.balance_copies_max:
-            self._copied.append(identity)
+            self._copied[identity] = None
             return
         target = self._target(record)
         if not target:
@@ -148,7 +152,7 @@ class Maintenance:
         def done(problem: str) -> None:
             self._moving.pop(record.id, None)
             if is_copied and self._copied:
-                self._left.append(self._copied.pop())
+                self._left.append(self._copied.popitem()[0])
             if problem:
                 self._stuck[identity] = (node.now.mono, problem)
             else:

@@ -35,6 +35,14 @@ def test_a_drained_node_is_the_master_of_nothing_and_loses_nothing() -> None:
         assert made[record.node].node.switch.masters[record.id].core.ready == 10
 
 
+@pytest.mark.slow
+def test_hundreds_of_queues_with_and_without_mirrors_are_given_away() -> None:
+    made = kit(150)
+    fill(made, 30, name="plain")
+    assert drain(made, seconds=20)["masters"] == 0
+    assert sorted((masters(made) + masters(made, "plain")).values()) == [90, 90]
+
+
 def test_mirrored_queues_keep_all_their_copies_in_sync() -> None:
     made = kit(3)
     drain(made)

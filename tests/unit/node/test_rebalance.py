@@ -125,6 +125,15 @@ def test_where_masters_move_only_by_name_a_rebalancing_needs_force(mode: str) ->
     assert masters(made) == {"a": 1, "b": 1, "c": 1}
 
 
+@pytest.mark.slow
+def test_a_thousand_queues_even_out() -> None:
+    made = kit(1000)
+    assert made.ask(requests.Rebalance(), "c")["planned"] == 666
+    run = wait_done(made, "c")
+    assert (run["moved"], run["failed"]) == (666, 0)
+    assert sorted(masters(made).values()) == [333, 333, 334]
+
+
 # --- the lock ---
 
 
