@@ -60,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command in _TOOLS:
         return _TOOLS[command](words[1:])
     if command == "pipeline":
-        from mirrormq.spark.jobs.cli import pipeline
-
-        return pipeline(words[1:])
+        return _main_pipeline(words[1:])
     if command in {"--version", "version"}:
         sys.stdout.write(f"mirrormq {mirrormq.__version__}\n")
         return 0
@@ -71,6 +69,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     sys.stderr.write(f"mirrormq: there is no command '{command}'.\n{USAGE}")
     return 64
+
+
+def _main_pipeline(words: list[str]) -> int:
+    """Run a job; what it is not told about mirroring may stand in the configuration."""
+    from mirrormq.runtime.faults import ConfigError
+    from mirrormq.runtime.jobwords import with_defaults
+    from mirrormq.spark.jobs.cli import pipeline
+
+    try:
+        return pipeline(with_defaults(words))
+    except ConfigError as error:
+        sys.stderr.write(f"mirrormq pipeline: {error}\n")
+        return 2
 
 
 def main_ctl(argv: Sequence[str] | None = None) -> int:

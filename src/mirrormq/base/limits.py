@@ -736,3 +736,22 @@ http_stream_idle_s = 15
 """A stream on which nothing changes says so as often, and looks whether its session has ended."""
 http_stream_stalled_s = 20
 """A viewer that takes nothing for so long is given up."""
+
+# --- rebalancing and maintenance ---
+balance_slice_queues = 100
+"""Queues looked at in one pass when masters are to be moved: about a millisecond."""
+balance_moves_max = 8
+"""Masters that one rebalancing, or one node in maintenance, moves at a time."""
+balance_copies_max = 1
+"""Of those, queues without a mirror, which are copied first."""
+assert balance_copies_max <= balance_moves_max < mirror_proposals_max
+balance_copy_bytes_per_second = 64 * 1024 * 1024
+"""How fast such a queue is copied, so that moving disturbs those that work."""
+balance_depths_per_row = 500
+"""Queues whose lengths are told in one row."""
+balance_start_us = 120_000_000
+"""How long `cluster_rebalance = run` waits after a start for all nodes to be there."""
+balance_problems_max = 20
+"""Queues that could not be moved that are named; the others are counted."""
+drain_again_us = 5_000_000
+"""After this time a node in maintenance tries again to give a queue away that nobody could take."""

@@ -60,6 +60,12 @@ class BrokerSettings:
     """What applies to mirrored queues where their policies say nothing: `rabbitmq` for RabbitMQ's values."""
     queue_master_locator: str = "client-local"
     """How the master of a new queue is chosen where neither an argument nor a policy says."""
+    rebalance: str = "on-demand"
+    """When masters are spread over the nodes anew: off, timer, appoint, on-demand, or run (at each start)."""
+    rebalance_interval_ms: int = 60_000
+    """With `timer`: time between two looks."""
+    rebalance_strategy: str = "masters"
+    """What is evened out, unless who asks for it says."""
     events: bool = False
     """Keep what happens in `mirrormq.events`."""
     samples: bool = False

@@ -280,6 +280,33 @@ class SetLevel(_Command, frozen=True, tag="set-level"):
     level: int
 
 
+class SetDrained(_Command, frozen=True, tag="set-drained"):
+    """A node goes into maintenance, or comes back from it."""
+
+    node: str
+    is_drained: bool
+
+
+class BeginRebalance(_Command, frozen=True, tag="begin-rebalance"):
+    """This start of a node moves masters from now on; refused while another one does."""
+
+    node: str
+    start: int
+    trigger: str
+    strategy: str
+    since: int
+
+
+class EndRebalance(_Command, frozen=True, tag="end-rebalance"):
+    """The rebalancing with this number is over; one that is not under way is no error."""
+
+    number: int
+
+
+class CancelRebalance(_Command, frozen=True, tag="cancel-rebalance"):
+    """The rebalancing under way is to end early."""
+
+
 ViewChange = Literal[
     "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "renew", "stop"
 ]
@@ -394,6 +421,10 @@ Command = (
     | NodeDead
     | NodeReturned
     | SetLevel
+    | SetDrained
+    | BeginRebalance
+    | EndRebalance
+    | CancelRebalance
     | ChangeView
     | ChangeViews
     | PromoteRestarted

@@ -7,7 +7,7 @@ is known by its start: what was decided about one start says nothing about the n
 
 import msgspec
 
-from mirrormq.meta import commands, views
+from mirrormq.meta import balance, commands, views
 from mirrormq.meta.records import Level, Node, Queue, Record
 from mirrormq.meta.tables import Refused, Tables
 from mirrormq.meta.topology import auto_delete, drop_bindings, drop_queue
@@ -19,7 +19,9 @@ def node_restarted(tables: Tables, command: commands.NodeRestarted) -> Record:
     before = tables.nodes.get(name)
     role = before.role if before is not None else "voter"
     address = command.address or (before.address if before is not None else "")
-    node = Node(name, address, role, command.start, is_live=True, level=command.level)
+    is_drained = before is not None and before.is_drained
+    node = Node(name, address, role, command.start, is_live=True, level=command.level, is_drained=is_drained)
+    balance.release_of(tables, name, before_start=command.start)
     if not command.alone:
         if before is not None and command.start < before.start:
             raise Refused("guard", f"node '{name}' has been started again", before)
@@ -34,6 +36,7 @@ def node_restarted(tables: Tables, command: commands.NodeRestarted) -> Record:
     for other in list(tables.nodes.values()):
         if other.name != name:
             tables.drop(other)
+            balance.release_of(tables, other.name)
     tables.put(node)
     for queue in list(tables.queues.values()):
         if not queue.outlives_restart:
@@ -68,6 +71,7 @@ def forget_node(tables: Tables, command: commands.ForgetNode) -> Record:
     nodes = {other: record for other, record in tables.nodes.items() if other != name}
     alone = [queue for queue in tables.queues_on(name) if queue.identity not in tables.views]
     _drop_queues(tables, [*alone, *views.on_forgotten(tables, nodes, name)])
+    balance.release_of(tables, name)
     for session in [one for one in tables.sessions.values() if one.node == name]:
         tables.drop(session)
     tables.drop(node)
@@ -83,6 +87,7 @@ def node_dead(tables: Tables, command: commands.NodeDead) -> Record:
         return node
     if node.returns != command.returns:
         raise Refused("guard", f"node '{node.name}' has come back since", node)
+    balance.release_of(tables, node.name)
     node = msgspec.structs.replace(node, is_live=False)
     nodes = views.staying({**tables.nodes, node.name: node}, command.departed)
     lost = views.on_dead(tables, nodes, node.name, command.ha_defaults)

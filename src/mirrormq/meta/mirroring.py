@@ -165,7 +165,9 @@ def _wanted(
     kept = [name for name in current if name in live or name in spread.held][: found.copies]
     away = [name for name in spread.held if name not in kept and name not in live]
     free = max(0, found.copies - len(kept) - len(away))
-    return (*kept, *_least_loaded([name for name in live if name not in kept], spread)[:free])
+    # Who is in maintenance keeps what it has, and gets nothing new: it is about to stop.
+    others = [name for name in live if name not in kept and not nodes[name].is_drained]
+    return (*kept, *_least_loaded(others, spread)[:free])
 
 
 def _least_loaded(names: Sequence[str], spread: _Spread) -> list[str]:
@@ -181,7 +183,7 @@ def _ranked(view: View, nodes: Mapping[str, Node]) -> tuple[str, ...]:
     """Nodes of a view, those first that should stay if not all can."""
     mirrors = [entry.node for entry in view.members[1:]]
     names = [view.master, *mirrors, *(entry.node for entry in view.learners)]
-    return tuple(sorted(names, key=lambda name: name != view.master and not _is_live(nodes, name)))
+    return tuple(sorted(names, key=lambda name: name != view.master and not is_live(nodes, name)))
 
 
 def _order(current: tuple[str, ...]) -> "_Order":
@@ -199,7 +201,8 @@ class _Order:
         return self._places.get(name, len(self._places))
 
 
-def _is_live(nodes: Mapping[str, Node], name: str) -> bool:
+def is_live(nodes: Mapping[str, Node], name: str) -> bool:
+    """Is a node there?"""
     node = nodes.get(name)
     return node is not None and node.is_live
 
@@ -216,15 +219,15 @@ def next_step(
     """
     there = {entry.node for entry in view.members} | {entry.node for entry in view.learners}
     for name in wanted_nodes:
-        if name not in there and _is_live(nodes, name):
+        if name not in there and is_live(nodes, name):
             return Step("add_learner", name, nodes[name].start)
     ready = [
         entry.node
         for entry in view.members
-        if entry.node in wanted_nodes and not entry.is_restarted and _is_live(nodes, entry.node)
+        if entry.node in wanted_nodes and not entry.is_restarted and is_live(nodes, entry.node)
     ]
     if view.master not in wanted_nodes and ready:
-        return Step("transfer", ready[0])
+        return Step("transfer", min(ready, key=lambda name: nodes[name].is_drained))
     for learner in view.learners:
         if learner.node not in wanted_nodes:
             return Step("remove_learner", learner.node)
@@ -240,7 +243,7 @@ def move_step(view: View, to: str, nodes: Mapping[str, Node]) -> Step | None:
 
     While a queue moves, `to` counts as wanted in `next_step`, or its copy would be taken away again.
     """
-    if view.master == to or not _is_live(nodes, to):
+    if view.master == to or not is_live(nodes, to):
         return None
     member = view.member(to)
     if member is not None:

@@ -294,7 +294,8 @@ class Node(_Record, frozen=True, tag="node"):
     `role` is the one it is meant to have among those who vote on the metadata; it begins as a non-voter.
     `start` counts the starts of its data folder; `is_live`: that start has not been declared dead.
     `level` is the highest feature level its software knows. `returns` counts how often this start has come
-    back after a time without a lease: whoever calls it dead must name the last time.
+    back after a time without a lease: whoever calls it dead must name the last time. `is_drained`: an
+    operator has put it into maintenance, so it serves no clients and should be the master of nothing.
     """
 
     name: str
@@ -304,6 +305,7 @@ class Node(_Record, frozen=True, tag="node"):
     is_live: bool = False
     level: int = 1
     returns: int = 0
+    is_drained: bool = False
 
     @property
     def identity(self) -> str:
@@ -320,6 +322,26 @@ class Level(_Record, frozen=True, tag="level"):
     def identity(self) -> str:
         """Key in its table, which holds one record."""
         return "level"
+
+
+class Rebalance(_Record, frozen=True, tag="rebalance"):
+    """The rebalancing under way, of which a cluster has at most one: this record is the lock.
+
+    This `start` of `node` carries it out, `since` is when it began (wall µs), `number` no other has had.
+    """
+
+    node: str
+    start: int
+    number: int
+    trigger: str
+    strategy: str
+    since: int
+    is_cancelled: bool = False
+
+    @property
+    def identity(self) -> str:
+        """Key in its table, which holds one record at most."""
+        return "rebalance"
 
 
 class Session(_Record, frozen=True, tag="session"):
@@ -360,6 +382,7 @@ Record = (
     | GlobalParameter
     | Node
     | Level
+    | Rebalance
     | Session
 )
 

@@ -9,7 +9,7 @@ even when a watcher issues a further one. `apply` is both at once, for those who
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mirrormq.meta import accounts, commands, members, topology, views
+from mirrormq.meta import accounts, balance, commands, members, topology, views
 from mirrormq.meta.codec import decode_capture, encode_capture
 from mirrormq.meta.passwords import algorithm_of
 from mirrormq.meta.records import Permission, Record, User, VHost
@@ -192,6 +192,10 @@ _RULES: dict[type, Callable[[Tables, Any], Record | None]] = {
     commands.NodeDead: members.node_dead,
     commands.NodeReturned: members.node_returned,
     commands.SetLevel: members.set_level,
+    commands.SetDrained: balance.set_drained,
+    commands.BeginRebalance: balance.begin_rebalance,
+    commands.EndRebalance: balance.end_rebalance,
+    commands.CancelRebalance: balance.cancel_rebalance,
     commands.ChangeView: views.change_view,
     commands.ChangeViews: views.change_views,
     commands.PromoteRestarted: views.promote_restarted,

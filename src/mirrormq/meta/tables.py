@@ -20,6 +20,7 @@ from mirrormq.meta.records import (
     Permission,
     Policy,
     Queue,
+    Rebalance,
     Record,
     Session,
     TopicPermission,
@@ -68,6 +69,7 @@ class Tables:
         self.global_parameters: dict[str, GlobalParameter] = {}
         self.nodes: dict[str, Node] = {}
         self.levels: dict[str, Level] = {}
+        self.rebalances: dict[str, Rebalance] = {}
         self.sessions: dict[tuple[str, bytes], Session] = {}
         self.last_id = 0
         self.changes: list[Change] = []
@@ -89,6 +91,7 @@ class Tables:
             GlobalParameter: self.global_parameters,
             Node: self.nodes,
             Level: self.levels,
+            Rebalance: self.rebalances,
             Session: self.sessions,
         }
         self._indexes: dict[str, dict[Any, dict[Any, Any]]] = {
@@ -270,6 +273,11 @@ class Tables:
         found = self.levels.get("level")
         return found.level if found is not None else 1
 
+    @property
+    def rebalance(self) -> Rebalance | None:
+        """The rebalancing under way."""
+        return self.rebalances.get("rebalance")
+
     def _find(self, index: str, key: object) -> Collection[Any]:
         found = self._indexes[index].get(key)
         return () if found is None else found.values()
@@ -378,5 +386,6 @@ _INDEXES: dict[type, tuple[tuple[str, Callable[[Any], object]], ...]] = {
     GlobalParameter: (),
     Node: (),
     Level: (),
+    Rebalance: (),
     Session: (),
 }

@@ -3,8 +3,8 @@ log, answers.
 
 An answer comes when the change is flushed, so it may come later than the call. Checks and texts are
 RabbitMQ's, since scripts match on them. Requests are grouped by what they are about: `admin_access`,
-`admin_policies`, `admin_objects`, `admin_mirrors`, `admin_cursors`, `admin_live`, `admin_cluster`,
-`admin_views`; vhosts and the node itself are here.
+`admin_policies`, `admin_objects`, `admin_mirrors`, `admin_balance`, `admin_cursors`, `admin_live`,
+`admin_cluster`, `admin_views`; vhosts and the node itself are here.
 """
 
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from mirrormq.meta import commands, records
 from mirrormq.meta.access import Access
 from mirrormq.node import (
     admin_access,
+    admin_balance,
     admin_cluster,
     admin_cursors,
     admin_live,
@@ -135,6 +136,7 @@ OPERATIONS: dict[type[requests.Request], Operation] = {
     **admin_policies.OPERATIONS,
     **admin_objects.OPERATIONS,
     **admin_mirrors.OPERATIONS,
+    **admin_balance.OPERATIONS,
     **admin_cursors.OPERATIONS,
     **admin_cluster.OPERATIONS,
     **admin_views.OPERATIONS,

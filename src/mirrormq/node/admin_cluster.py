@@ -55,7 +55,7 @@ def leave_cluster(host: ClusterHost, request: requests.LeaveCluster) -> Steps:
         raise Refusal(
             "not_empty",
             f"{len(full)} durable queues with {messages} messages are only here, {full[0].name!r} among them:"
-            " let them be consumed or purge them, or give --force to lose them",
+            " drain this node first, so that others take them, or give --force to lose them",
         )
     host.membership.prepare_to_leave()
     answer = yield Await(_wish(host, mf.Forget(host.node_name, host.node_name)))

@@ -77,8 +77,9 @@ def sync_status(host: MirrorHost, request: requests.SyncStatus) -> Steps:
 
 def move_master(host: MirrorHost, request: requests.MoveMaster) -> Steps:
     """Make another node the master without losing anything; answered when it is."""
-    record, view = need_mirrored(host, request.vhost, request.name)
-    master = need_master(host, view)
+    record = need_queue(host, request.vhost, request.name)
+    view = host.state.views.get(record.identity)
+    master = record.node if view is None else need_master(host, view)
     if request.node not in host.state.nodes:
         raise Refusal("not_a_cluster_node", f"node {request.node} is not in the cluster")
     if request.node == master:
@@ -177,14 +178,20 @@ def _nobody(host: MirrorHost, view: View) -> str:
 
 def need_mirrored(host: MirrorHost, vhost: str, name: str) -> tuple[Queue, View]:
     """A queue and its view, or a refusal."""
-    need_vhost(host.state, vhost)
-    record = host.state.queues.get((vhost, name))
-    if record is None:
-        raise Refusal("no_such_queue", f"no queue '{name}' in vhost '{vhost}'")
+    record = need_queue(host, vhost, name)
     view = host.state.views.get(record.identity)
     if view is None:
         raise Refusal("not_mirrored", f"{_text(record)} is not mirrored; a policy with ha-mode makes it so")
     return record, view
+
+
+def need_queue(host: MirrorHost, vhost: str, name: str) -> Queue:
+    """A queue, or a refusal."""
+    need_vhost(host.state, vhost)
+    record = host.state.queues.get((vhost, name))
+    if record is None:
+        raise Refusal("no_such_queue", f"no queue '{name}' in vhost '{vhost}'")
+    return record
 
 
 def need_master(host: MirrorHost, view: View) -> str:

@@ -36,6 +36,8 @@ def follow(node: "Node", changes: list[Change]) -> None:
             _access_changed(node, change)
         elif isinstance(record, records.Node):
             _node_changed(node, change, record)
+        elif isinstance(record, records.Rebalance) and node.copies is not None:
+            node.copies.balancer.follow(change)
     if node.copies is not None:
         node.copies.tell_moved()
         node.copies.chronicle.follow(changes)

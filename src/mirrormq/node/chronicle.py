@@ -241,6 +241,8 @@ class Chronicle:
             self.publish("node.deleted", name=record.name)
         elif record.is_live and (not was_there or (before is not None and before.start < record.start)):
             self.publish("node.up", name=record.name, start=record.start)
+        elif before is not None and before.is_drained != record.is_drained:
+            self.publish("node.drained" if record.is_drained else "node.revived", name=record.name)
         elif was_there and not record.is_live:
             self.publish("node.down", name=record.name, start=record.start)
             # Nothing is said of a view that stays as it is: nobody could take over.

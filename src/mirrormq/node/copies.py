@@ -33,9 +33,11 @@ from mirrormq.mirror.mirroredlog import MirroredLog
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.ports import Data, Options
 from mirrormq.mirror.views import Change
+from mirrormq.node.balancer import Balancer
 from mirrormq.node.chronicle import Chronicle
 from mirrormq.node.handover import HandOver
 from mirrormq.node.happenings import Counters
+from mirrormq.node.maintenance import Maintenance
 from mirrormq.node.mirrorpolicy import MirrorPolicy
 from mirrormq.node.peerframes import BULK
 from mirrormq.node.removals import Removals
@@ -64,6 +66,8 @@ class Copies:
         self.mirrors = self.mirrors_class(node.node_name, self.start, self, node.now)
         self.policy = MirrorPolicy(node, self)
         self.chronicle = Chronicle(node, self)
+        self.balancer = Balancer(node, self)
+        self.maintenance = Maintenance(node, self)
         self._removals = Removals(node, self)
         self.samples = Samples(node)
         self._pool = RecentPool()
@@ -107,6 +111,7 @@ class Copies:
         for peer in node.membership.links:
             self.link_change(peer, True)
         self.policy.begin()
+        self.maintenance.begin()
 
     def _is_named(self, view: View) -> bool:
         me = self._node.node_name
@@ -296,9 +301,12 @@ class Copies:
         self.chronicle.sync_asked(queue_id, wanted=wanted)
         return ""
 
-    def transfer(self, queue_id: int, to: str, done: Callable[[str], None]) -> None:
-        """Make another node the master; `done` hears "" or why that did not happen."""
-        self.policy.move(queue_id, to, done)
+    def transfer(self, queue_id: int, to: str, done: Callable[[str], None], run: int = 0) -> None:
+        """Make another node the master; `done` hears "" or why that did not happen.
+
+        `run`: the rebalancing that wants it, 0 if none does.
+        """
+        self.policy.move(queue_id, to, done, run)
 
     @property
     def counters(self) -> Counters:
@@ -378,6 +386,8 @@ class Copies:
             # Whoever came back within its life, or is a new node of an old name, is not lost any more.
             self.mirrors.node_live(name, after.start)
         self.policy.node_changed(name, before, after)
+        if name == self._node.node_name:
+            self.maintenance.node_changed(before, after)
 
     # --- proposals ------------------------------------------------------------------------------
 
@@ -423,12 +433,17 @@ class Copies:
         is_looking = self.policy.needs_pass and self._hand_over is None
         is_asking = bool(self._wanted) or self._removals.needs_pass
         is_telling = self.samples.needs_pass or self.chronicle.needs_pass
-        return bool(self._due) or is_asking or self.mirrors.has_more or is_looking or is_telling
+        is_moving = self.balancer.needs_pass or self.maintenance.needs_pass
+        is_busy = bool(self._due) or self.mirrors.has_more
+        return is_busy or is_asking or is_looking or is_telling or is_moving
 
     def end_pass(self, now: Now) -> None:
         """Count, report, send and ask."""
         self.chronicle.step()
         self.samples.step()
+        self.balancer.step()
+        if self._hand_over is None:
+            self.maintenance.step()
         if not self.mirrors.copies and not self.needs_pass:
             return
         has_lease = self._node.membership.has_lease()
@@ -466,5 +481,7 @@ class Copies:
         for log_id in [one for one, since in self._strays.items() if mono - since > limits.stray_copy_us]:
             self._let_go(log_id)
         self.policy.tick()
+        self.balancer.tick()
+        self.maintenance.tick()
         self.chronicle.tick()
         self.samples.tick()

@@ -88,6 +88,7 @@ class HandOver:
         heirs = [
             entry.node for entry in view.members[1:] if not entry.is_restarted and views.is_live(nodes, entry)
         ]
+        heirs.sort(key=lambda name: nodes[name].is_drained)
         is_transfer = bool(heirs) and self._copies.mirrors.transfer(view.id, heirs[0], self._node.now)
         self._moving[view.identity] = is_transfer
         if not is_transfer:

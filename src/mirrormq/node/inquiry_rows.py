@@ -231,10 +231,23 @@ def move_master(source: Answerer, ask: Ask) -> Answered:
         return
     for number in ask.ids[:1]:
         wait = Wait()
-        here.transfer(number, text_of(ask.name), wait.end)
+        here.transfer(number, text_of(ask.name), wait.end, ask.limit)
         while wait.value is None:
             yield wait
         yield {PROBLEM: wait.value}
+
+
+def depths(source: Answerer, _ask: Ask) -> Answered:
+    """How many messages the queues mastered here have, many in a row as (id, messages)."""
+    for some in _parts(list(source.switch.masters.values()), limits.balance_depths_per_row):
+        yield {"depths": [(live.record.id, live.core.ready + live.core.unacked) for live in some]}
+
+
+def rebalance(source: Answerer, _ask: Ask) -> Answered:
+    """The rebalancing that this node carries out, or did last."""
+    here = source.copies
+    found = None if here is None else here.balancer.run or here.balancer.last
+    yield {"run": None if found is None else found.row()}
 
 
 def cursors(source: Any, ask: Ask) -> Answered:
@@ -272,9 +285,9 @@ def _is_in(ask: Ask, home: VHost | None) -> bool:
     return ask.vhost is None or (home is not None and home.name == text_of(ask.vhost))
 
 
-def _parts(items: list[Item]) -> Iterator[list[Item]]:
+def _parts(items: list[Item], most: int = limits.inquiry_counted_per_step) -> Iterator[list[Item]]:
     iterator = iter(items)
-    while some := list(islice(iterator, limits.inquiry_counted_per_step)):
+    while some := list(islice(iterator, most)):
         yield some
 
 
@@ -294,4 +307,6 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "move_master": move_master,
     bulkaway.KIND: bulk,
     "cursors": cursors,
+    "depths": depths,
+    "rebalance": rebalance,
 }

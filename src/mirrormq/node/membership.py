@@ -114,6 +114,12 @@ class Membership:
         return self._node.cluster_name
 
     @property
+    def takes_clients(self) -> bool:
+        """Are clients let in? Not while no majority is heard, and not in maintenance."""
+        record = self.state.nodes.get(self.name)
+        return self.phase == READY and not (record is not None and record.is_drained)
+
+    @property
     def ha_defaults(self) -> HaDefaults:
         """What applies to mirrored queues where their policies say nothing."""
         return self._node.settings.ha_defaults
@@ -240,7 +246,7 @@ class Membership:
     def _open(self, _: Outcome) -> None:
         self.phase = READY
         self._lease_seen = self.now.mono
-        self._effects.doors(is_open=True)
+        self._effects.doors(is_open=self.takes_clients)
 
     def _restarted(self) -> NodeRestarted:
         return NodeRestarted(
@@ -416,7 +422,7 @@ class Membership:
     def stay(self) -> None:
         """It was not removed after all."""
         self._is_leaving = False
-        if self.phase == READY:
+        if self.takes_clients:
             self._effects.doors(is_open=True)
 
     def _on_registered(self, token: bytes) -> None:

@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 
 Identity = tuple[str, str]
 
+CANCELLED = "the rebalancing was cancelled; the queue stays where it is"
+
 
 class _Move(NamedTuple):
-    """A queue that an operator wants to have another master."""
+    """A queue that is to have another master; `run` is the rebalancing it belongs to, 0 if to none."""
 
+    identity: Identity
     to: str
     until: int
     done: Callable[[str], None]
+    run: int
 
 
 class MirrorPolicy:
@@ -131,19 +135,64 @@ class MirrorPolicy:
             self._away[name] = self._node.now.mono
         self.look_at_all()
 
-    def move(self, queue_id: int, to: str, done: Callable[[str], None]) -> None:
-        """An operator wants another master."""
-        copy = self._copies.mirrors.copies.get(queue_id)
-        nodes = self._node.meta.nodes
-        if copy is None or copy.master is None or not isinstance(copy.view, View):
-            done("this node is not the master of the queue, or it is not mirrored")
+    def move(self, queue_id: int, to: str, done: Callable[[str], None], run: int = 0) -> None:
+        """Another node is to be the master. A queue without a mirror gets one there, and loses this one."""
+        nodes, queue = self._node.meta.nodes, self._node.switch.masters.get(queue_id)
+        if queue is None or not self._is_mine(queue.record):
+            done("this node is not the master of the queue")
+        elif queue.record.exclusive:
+            done("the queue is exclusive: it stays where its client is")
+        elif queue.damage is not None:
+            done(f"the queue is damaged: {queue.damage}")
+        elif run and self._is_over(run):
+            done(CANCELLED)
+        elif queue_id in self._moves:
+            done(f"it is being moved to node '{self._moves[queue_id].to}'")
         elif to == self._node.node_name:
             done("")
         elif to not in mirroring.hosts(nodes) or not nodes[to].is_live:
             done(f"node '{to}' is not running, or keeps no queues")
+        elif nodes[to].is_drained:
+            done(f"node '{to}' is in maintenance; `revive` it first")
         else:
-            self._moves[queue_id] = _Move(to, self._node.now.mono + limits.move_us_max, done)
-            self._due[copy.view.identity] = None
+            identity, until = queue.record.identity, self._node.now.mono + limits.move_us_max
+            self._moves[queue_id] = _Move(identity, to, until, done, run)
+            self._due[identity] = None
+
+    def _is_mine(self, record: records.Queue) -> bool:
+        view = self._node.meta.views.get(record.identity)
+        if view is None:
+            return record.node == self._node.node_name
+        return view.is_led_by(self._node.node_name, self._copies.start)
+
+    @property
+    def is_moving(self) -> bool:
+        """Are there queues on their way to another node?"""
+        return bool(self._moves)
+
+    def end_moves(self, running: int) -> None:
+        """A rebalancing has ended or is to end: of its moves only those are finished that are all but done.
+
+        `running`: the one whose moves go on, 0 if none.
+        """
+        for queue_id, move in list(self._moves.items()):
+            copy = self._copies.mirrors.copies.get(queue_id)
+            is_going = copy is not None and copy.master is not None and bool(copy.master.transfer_to)
+            if move.run not in (0, running) and not is_going:
+                self._give_up(queue_id, CANCELLED)
+
+    def _is_over(self, run: int) -> bool:
+        """Has a rebalancing ended whose node may not have heard of that? It may not have begun here, too."""
+        meta = self._node.meta
+        lock = meta.rebalance
+        is_known = meta.last_id >= run
+        return is_known and (lock is None or lock.number != run or lock.is_cancelled)
+
+    def _give_up(self, queue_id: int, why: str) -> None:
+        """What was copied for the move goes again, unless the policy wants it."""
+        move = self._moves.pop(queue_id)
+        self._due[move.identity] = None
+        move.done(why)
 
     # --- the pass -------------------------------------------------------------------------------
 
@@ -165,12 +214,16 @@ class MirrorPolicy:
         while self._later and self._later[0][0] <= now:
             self._due[heapq.heappop(self._later)[1]] = None
         for queue_id, move in list(self._moves.items()):
-            copy = self._copies.mirrors.copies.get(queue_id)
-            if now >= move.until or copy is None:
-                del self._moves[queue_id]
-                move.done("the new master was not synchronised in time; the queue stays where it is")
-            elif isinstance(copy.view, View):
-                self._due[copy.view.identity] = None
+            record = self._node.meta.queues.get(move.identity)
+            if record is None or record.id != queue_id:
+                self._give_up(queue_id, "the queue was deleted")
+            elif now >= move.until:
+                why = "the new master was not synchronised in time; the queue stays where it is"
+                self._give_up(queue_id, why)
+            elif not mirroring.is_live(self._node.meta.nodes, move.to):
+                self._give_up(queue_id, f"node '{move.to}' went away; the queue stays where it is")
+            else:
+                self._due[move.identity] = None
 
     def _look(self, identity: Identity) -> None:
         meta = self._node.meta
@@ -183,7 +236,10 @@ class MirrorPolicy:
             return
         if not view.is_led_by(self._node.node_name, self._copies.start):
             return
-        self._copies.mirrors.set_options(view.id, self._options(found))
+        options = self._options(found)
+        if view.id in self._moves:
+            options = self._while_moving(options, found)
+        self._copies.mirrors.set_options(view.id, options)
         step = self._next_step(record, view, found)
         if step is None:
             return
@@ -193,15 +249,24 @@ class MirrorPolicy:
             start = step.start or self._start_of(view, step.node)
             self._ask(self.command(view, Change(view.id, view.epoch, step.change, step.node, start)))
 
+    def _while_moving(self, options: Options, found: Mirroring) -> Options:
+        """Where the queue goes it is needed in full; one that nobody limits is not copied at full speed."""
+        options = options._replace(is_manual=False)
+        if found.mode == "none":
+            options = options._replace(sync_bytes_per_second=limits.balance_copy_bytes_per_second)
+        return options
+
     def _begin(self, record: records.Queue, found: Mirroring) -> None:
-        """Give a queue its first view, if its policy wants it on more than this node."""
+        """Give a queue its first view, if its policy wants it on more than this node, or it is to move."""
         node = self._node
         queue = node.switch.masters.get(record.id)
-        if found.mode == "none" or not isinstance(queue, Queue) or queue.damage is not None:
+        is_moving = record.id in self._moves
+        is_wanted = found.mode != "none" or is_moving
+        if not is_wanted or not isinstance(queue, Queue) or queue.damage is not None:
             return
         me = node.meta.nodes.get(node.node_name)
         names = mirroring.wanted_at_birth(found, node.node_name, node.meta.nodes, {}, 0)
-        if me is None or names == (node.node_name,):
+        if me is None or (names == (node.node_name,) and not is_moving):
             return
         if queue.log.kept is None:
             queue.keep_records(node.new_log(record))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mirrormq import __version__
+from mirrormq.meta.records import Node as NodeRecord
 from mirrormq.node.membership import FEATURE_LEVEL, PAUSED, Membership
 from mirrormq.node.news import News
 from mirrormq.node.report import Row, Source
@@ -23,6 +24,9 @@ PURPOSES = {
     "http/prometheus": "Prometheus",
 }
 """What listeners are for, by protocol."""
+
+NOT_DRAINED, DRAINED = "not under maintenance", "marked for maintenance"
+"""RabbitMQ's words."""
 
 VOTER, NON_VOTER, WITNESS = "voter", "non-voter", "witness"
 ROLES = (VOTER, NON_VOTER, WITNESS)
@@ -47,6 +51,7 @@ class Member(NamedTuple):
     version: str = __version__
     alarms: tuple[str, ...] = ()
     listeners: tuple[Row, ...] = ()
+    is_drained: bool = False
 
 
 class View(NamedTuple):
@@ -91,14 +96,20 @@ def view_of(source: ClusterSource, listeners: Sequence[Row]) -> View:
 
 def _seen(source: ClusterSource, name: str, role: str, listeners: Sequence[Row]) -> Member:
     """A member as this node sees it, by what it says of itself."""
-    record = source.state.nodes.get(name)
-    address = record.address if record is not None else ""
+    record = source.state.nodes.get(name) or NodeRecord(name)
+    found = _heard(source, name, role, listeners)
+    if record.is_drained and name != source.node_name:
+        found = found._replace(listeners=())  # it tells where it would listen
+    return found._replace(address=record.address, is_drained=record.is_drained)
+
+
+def _heard(source: ClusterSource, name: str, role: str, listeners: Sequence[Row]) -> Member:
     if name == source.node_name:
         alarms = tuple(sorted(source.alarms))
-        return Member(name, role, True, address, alarms=alarms, listeners=tuple(listeners))
+        return Member(name, role, True, alarms=alarms, listeners=tuple(listeners))
     facts = source.news.of(name)
     if facts is None or source.news.is_silent(name):
-        return Member(name, role, False, address)
+        return Member(name, role, False)
     rows = tuple(
         {
             "node": name,
@@ -109,7 +120,7 @@ def _seen(source: ClusterSource, name: str, role: str, listeners: Sequence[Row])
         }
         for heard in facts.listeners
     )
-    return Member(name, role, True, address, facts.version, tuple(facts.alarms), rows)
+    return Member(name, role, True, "", facts.version, tuple(facts.alarms), rows)
 
 
 def node_details(source: ClusterSource, facts: Mapping[str, Any]) -> Row:
@@ -186,6 +197,9 @@ def cluster_status(view: View) -> Row:
         # A node that is cut off sees all others gone at once; of single ones nobody can tell.
         "partitions": {view.node: unheard} if view.is_paused else {},
         "paused": view.is_paused,
+        "maintenance_status": {
+            member.name: DRAINED if member.is_drained else NOT_DRAINED for member in members
+        },
         "listeners": {member.name: list(member.listeners) for member in running},
         "feature_level": view.level,
         "feature_flags": list(feature_flags(view.level)),

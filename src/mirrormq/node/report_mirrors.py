@@ -19,6 +19,8 @@ from mirrormq.node.happenings import Counters
 
 if TYPE_CHECKING:
     from mirrormq.broker.queueport import QueuePort
+    from mirrormq.node.balancer import Balancer
+    from mirrormq.node.maintenance import Maintenance
 
 Row = dict[str, Any]
 
@@ -57,7 +59,17 @@ class CopiesPort(Protocol):
         """Copy old records to mirrors that are not in sync, or no longer; nothing, or why not."""
         ...
 
-    def transfer(self, queue_id: int, to: str, done: Callable[[str], None]) -> None:
+    @property
+    def balancer(self) -> "Balancer":
+        """Rebalancing."""
+        ...
+
+    @property
+    def maintenance(self) -> "Maintenance":
+        """Whether this node is in maintenance, and what is left of its masters."""
+        ...
+
+    def transfer(self, queue_id: int, to: str, done: Callable[[str], None], run: int = 0) -> None:
         """Hand a queue mastered here over to another node; `done` gets nothing, or why not."""
         ...
 

@@ -363,6 +363,46 @@ class ForcePromote(Request, frozen=True, kw_only=True, tag="force_promote"):
     accept_loss: bool = False
 
 
+# --- rebalancing and maintenance ---
+
+
+class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
+    """Spread masters over the nodes anew; answered when the moves are planned and under way.
+
+    An empty `strategy` is the configured one. `moves` are those an operator appoints, as (vhost, queue,
+    node), in place of a strategy's. `plan`: only say what would move. `force`: although the settings say
+    that masters move only when they are named.
+    """
+
+    kind: Literal["all", "classic", "quorum"] = "all"
+    vhost_pattern: str = ".*"
+    queue_pattern: str = ".*"
+    strategy: str = ""
+    moves: Annotated[tuple[tuple[str, str, str], ...], msgspec.Meta(max_length=10_000)] = ()
+    plan: bool = False
+    force: bool = False
+
+
+class RebalanceStatus(Request, frozen=True, kw_only=True, tag="rebalance_status"):
+    """How far the rebalancing under way is, and what the last one of this node did."""
+
+
+class CancelRebalance(Request, frozen=True, kw_only=True, tag="cancel_rebalance"):
+    """Begin no further moves, on whichever node that happens."""
+
+
+class Drain(Request, frozen=True, kw_only=True, tag="drain"):
+    """Put this node into maintenance."""
+
+
+class Revive(Request, frozen=True, kw_only=True, tag="revive"):
+    """Bring this node back from maintenance."""
+
+
+class MaintenanceStatus(Request, frozen=True, kw_only=True, tag="maintenance_status"):
+    """Whether this node is in maintenance, and which masters it could not give away."""
+
+
 # --- looking ---
 
 

@@ -29,9 +29,8 @@ from mirrormq.meta.records import Permission
 from mirrormq.meta.state import bootstrap_commands
 from mirrormq.node import requests
 from mirrormq.node.memberport import ClusterOptions, Contact
-from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
-from mirrormq.runtime import clock
+from mirrormq.runtime import clock, policies
 from mirrormq.runtime.acceptor import ProxyAcceptor
 from mirrormq.runtime.backup import Backups
 from mirrormq.runtime.courier import Courier
@@ -109,13 +108,18 @@ class App:
             self._watch_machine()
             await self._enter_cluster()
             await self._load_definitions()
+            await self._imply_policy()
             self._open_backups()
-            await self.open_doors()
+            self._introduce()
+            if self.node.membership.takes_clients:
+                await self.open_doors()
             self.folder.drop_force_boot()
             self._are_doors_mine = True
-            if self.node.membership.phase != READY:
-                # It was paused while the doors were being opened.
+            if not self.node.membership.takes_clients:
+                # It was paused while the doors were being opened, or is in maintenance.
                 self.close_doors()
+            elif not self.listeners:
+                await self.open_doors()
         except BaseException:
             await self.close()
             raise
@@ -201,7 +205,7 @@ class App:
 
     async def _open_again(self) -> None:
         """Let clients in; a port that was taken meanwhile may become free."""
-        while self.node.membership.phase == READY:
+        while self.node.membership.takes_clients and not self.listeners:
             try:
                 await self.open_doors()
             except StartError as error:
@@ -330,6 +334,9 @@ class App:
             ha_defaults=settings.ha_defaults,
             events=settings.events,
             samples=settings.samples,
+            rebalance=settings.rebalance,
+            rebalance_interval_ms=settings.rebalance_interval_ms,
+            rebalance_strategy=settings.rebalance_strategy,
         )
 
     def _first_commands(self) -> list[Command]:
@@ -350,17 +357,42 @@ class App:
             raise StartError(f"Definitions {path} cannot be loaded: {answer.problem.text}.")
         self.note("info", "definitions loaded", file=path, event="definitions.loaded")
 
+    async def _imply_policy(self) -> None:
+        """Have the policy that stands for `disc_copies` say what the settings say now."""
+        wanted, vhost = policies.implied(self.settings), self.settings.default_user.vhost
+        found = self.node.state.policies.get((vhost, policies.DISC_COPIES, False))
+        if self.settings.disc_copies is None or wanted == found or vhost not in self.node.state.vhosts:
+            return
+        request: requests.Request = requests.ClearPolicy(vhost=vhost, name=policies.DISC_COPIES)
+        if wanted is not None:
+            request = requests.SetPolicy(
+                vhost=vhost,
+                name=wanted.name,
+                pattern=wanted.pattern,
+                definition=wanted.definition,
+                priority=wanted.priority,
+                apply_to=wanted.apply_to,
+            )
+        answer = await self.driver.ask(request)
+        if answer.problem is not None:
+            raise StartError(f"cluster_nodes.disc_copies cannot be honoured: {answer.problem.text}.")
+        pattern = wanted.pattern if wanted is not None else "(none)"
+        self.note("info", "queues of cluster_nodes.disc_copies are mirrored", pattern=pattern)
+
     def _open_backups(self) -> None:
         self.backups = Backups(self.driver, self.folder.path)
         self._undo.push_async_callback(self.backups.close)
 
-    async def open_doors(self) -> None:
-        """Let clients in."""
+    def _introduce(self) -> None:
+        """Let other nodes know where clients are served, and what this process is."""
         listeners = [(bound.protocol, bound.address.host, bound.address.port) for bound in self.bound]
         told = [entry for entry in self.facts().get("listeners", ()) if "http" in entry["protocol"]]
         listeners += [(entry["protocol"], entry["interface"], entry["port"]) for entry in told]
         self.node.news.set_listeners(listeners)
         self.node.inquiries.describe = self.facts
+
+    async def open_doors(self) -> None:
+        """Let clients in."""
         if self.is_suspended:
             return
         door = Door(self.driver, self.settings, self.files_max)

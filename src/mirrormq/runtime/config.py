@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mirrormq.base import limits
+from mirrormq.meta.policy import problems
 from mirrormq.meta.records import Policy
 from mirrormq.runtime import policies
 from mirrormq.runtime.faults import ConfigError
-from mirrormq.runtime.names import IGNORED, NAMES, OUTSIDE, REFUSED, SERVICE_LINKS, Name, Shape
+from mirrormq.runtime.names import IGNORED, MAY_BE_EMPTY, NAMES, OUTSIDE, REFUSED, SERVICE_LINKS, Name, Shape
 from mirrormq.runtime.settings import LinkSettings, LinkTlsSettings, Settings
 from mirrormq.runtime.values import PeerName, Value
 
@@ -54,7 +55,7 @@ def load(files: Iterable[str], environment: Mapping[str, str], command_line: Sou
     for source in sources:
         _apply(source, fields, warnings)
     fields.setdefault("node_name", f"mirrormq@{hostname}")
-    settings = _build(Settings(), fields)
+    settings = _with_peers(_build(Settings(), fields))
     settings = dataclasses.replace(
         settings,
         config_files=tuple(named),
@@ -127,7 +128,8 @@ def parse_conf(text: str, where: str) -> Source:
         if not content:
             continue
         key, equals, value = (part.strip() for part in content.partition("="))
-        if not equals or not value or not re.fullmatch(r"[A-Za-z0-9_.$@:/-]+", key):
+        is_missing = not value and key not in MAY_BE_EMPTY
+        if not equals or is_missing or not re.fullmatch(r"[A-Za-z0-9_.$@:/-]+", key):
             raise ConfigError(f"{where} line {number}: expected 'key = value', found '{content}'.")
         source.append(Given(key, value, f"{where} line {number}"))
     return source
@@ -303,6 +305,10 @@ def _check(settings: Settings) -> None:
             "proxy_protocol needs proxy_protocol_sources, the addresses of your proxies (e.g. 10.0.0.0/8):"
             " whoever may send the header can claim any address."
         )
+    implied = policies.implied(settings)
+    wrong = problems(implied) if implied is not None else []
+    if wrong:
+        raise ConfigError(f"cluster_nodes.disc_copies: {'; '.join(wrong)}.")
     for policy in settings.mirroring_policies:
         if policy.vhost != settings.default_user.vhost:
             raise ConfigError(
@@ -339,6 +345,13 @@ def _check_cluster(settings: Settings) -> None:
                 raise ConfigError(f"cluster_nodes lists {peer.name} twice.")
             if other.address == peer.address:
                 raise ConfigError(f"cluster_nodes lists {other.name} and {peer.name} at the same address.")
+
+
+def _with_peers(settings: Settings) -> Settings:
+    """Add the nodes among `disc_copies` to the list of nodes."""
+    peers = [item for item in settings.disc_copies or () if isinstance(item, PeerName)]
+    added = [peer for peer in peers if peer not in settings.cluster_nodes]
+    return dataclasses.replace(settings, cluster_nodes=(*settings.cluster_nodes, *added))
 
 
 def _listed(settings: Settings) -> PeerName | None:

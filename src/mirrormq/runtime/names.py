@@ -156,6 +156,34 @@ NAMES: tuple[Name, ...] = (
         also=("cluster_formation.classic_config.nodes",),
     ),
     Name(
+        "cluster_nodes.disc_copies",
+        "disc_copies",
+        v.disc_copy,
+        "nodes that form the cluster (with an @), and queues or patterns of queues mirrored on all nodes",
+        Shape.LIST,
+        also=("disc_copies",),
+    ),
+    Name(
+        "cluster_rebalance",
+        "rebalance",
+        v.choice("off", "timer", "appoint", "on-demand", "run"),
+        "when masters are spread anew: on-demand = by ctl rebalance; timer = by the clock, too; "
+        "run = once at every start, too; appoint, off = only when a queue and a node are named",
+        also=("cluster_rebalance.trigger",),
+    ),
+    Name(
+        "cluster_rebalance.interval",
+        "rebalance_interval_ms",
+        v.duration(1000, 24 * HOUR_MS),
+        "with cluster_rebalance = timer: time between two looks",
+    ),
+    Name(
+        "cluster_rebalance.strategy",
+        "rebalance_strategy",
+        v.rebalance_strategy,
+        "what is evened out: masters, connections, messages; or masters, dealt random or round-robin",
+    ),
+    Name(
         "cluster_partition_handling",
         "partition_handling",
         v.partition_handling,
@@ -295,11 +323,26 @@ NAMES: tuple[Name, ...] = (
         "policies that a new cluster begins with",
         Shape.TABLES,
     ),
+    Name(
+        "sync_strategy",
+        "sync_strategy",
+        v.choice("full", "incremental", "event"),
+        "how `mirrormq pipeline mirror` synchronises, if it is not told",
+    ),
+    Name(
+        "sync_interval",
+        "sync_interval_ms",
+        v.duration(100, 24 * HOUR_MS),
+        "how often `mirrormq pipeline mirror` looks for news, if it is not told",
+    ),
     Name("events", "events", v.flag, "keep what happens in the cluster in the queue mirrormq.events"),
     Name("samples", "samples", v.flag, "keep counters of every second in the queue mirrormq.samples"),
     # staying alive
     Name(
-        "vm_memory_high_watermark.relative", "memory_limit", v.share, "memory alarm as a part of the memory"
+        "vm_memory_high_watermark.relative",
+        "memory_limit",
+        v.memory_share,
+        "memory alarm as a part of the memory",
     ),
     Name("vm_memory_high_watermark.absolute", "memory_limit", v.size, "memory alarm as a size"),
     Name("vm_memory_high_watermark", "memory_limit", v.share_or_size, "memory alarm, either way"),
@@ -389,6 +432,9 @@ NAMES: tuple[Name, ...] = (
         also=("log.default.rotation.count",),
     ),
 )
+
+MAY_BE_EMPTY = ("cluster_nodes.disc_copies", "disc_copies")
+"""Keys of `key = value` lines whose value may be left out: nothing is listed then."""
 
 LISTED = "the nodes are listed in cluster_nodes"
 FOREVER = "nodes are tried until they answer"

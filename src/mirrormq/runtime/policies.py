@@ -10,10 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrormq.meta.policy import problems
 from mirrormq.meta.records import Policy
+
+if TYPE_CHECKING:
+    from mirrormq.runtime.settings import Settings
 
 Written = dict[str, Any]
 """The fields of a policy as they were written."""
@@ -69,6 +72,27 @@ def read(name: str, written: Mapping[str, Any]) -> Policy:
     if wrong:
         raise ValueError(f"policy '{name}': {'; '.join(wrong)}")
     return policy
+
+
+DISC_COPIES = "disc-copies"
+"""The name of the policy that stands for `cluster_nodes.disc_copies`."""
+_LOWEST = -1
+"""Its priority: a policy that somebody sets by hand and gives none has a higher one."""
+
+
+def implied(settings: Settings) -> Policy | None:
+    """The policy that mirrors the queues among `disc_copies` on all nodes; None if there are none.
+
+    What has no character that means something in a pattern but dots is the name of a queue.
+    """
+    queues = [item for item in settings.disc_copies or () if isinstance(item, str)]
+    if not queues:
+        return None
+    patterns = [item if re.search(r"[\\^$*+?()\[\]{}|]", item) else re.escape(item) for item in queues]
+    definition = {"ha-mode": "all"}
+    vhost = settings.default_user.vhost
+    pattern = f"^(?:{'|'.join(patterns)})$"
+    return Policy(vhost, DISC_COPIES, pattern, definition, apply_to="queues", priority=_LOWEST)
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from mirrormq.runtime.ports import Bound, bind, bound_address
 from mirrormq.runtime.reserve import FULL
 from mirrormq.runtime.settings import Settings, SocketSettings
 from mirrormq.runtime.tls import make_context, reload_files
+from mirrormq.runtime.values import Address
 
 if TYPE_CHECKING:
     from mirrormq.http.server import Api
@@ -181,9 +182,10 @@ class Server:
             return
         self._status = f"accepting AMQP on {', '.join(urls)}"
         self.manager.ready(self._status)
-        self.note(
-            "info", "accepting connections", node=name, amqp=",".join(urls), http=http, event="node.ready"
-        )
+        app = self.control.app
+        takes_clients = app is None or app.node.membership.takes_clients
+        what = "accepting connections" if takes_clients else "running, without accepting connections"
+        self.note("info", what, node=name, amqp=",".join(urls), http=http, event="node.ready")
         if self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
             on_ready(Ready(urls, http, self._announcement))

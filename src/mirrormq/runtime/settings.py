@@ -112,6 +112,8 @@ class Settings:
     cluster_name: str = ""
     cluster_nodes: tuple[PeerName, ...] = ()
     """The nodes that form the cluster, this one among them. Without any, a node is a cluster of its own."""
+    disc_copies: tuple[PeerName | str, ...] | None = None
+    """Nodes, which are added to `cluster_nodes`, and queues that are mirrored; None: it was not given."""
     partition_handling: str = "pause_minority"
     death_certificate: bool = True
     listen: tuple[Address, ...] = (Address("", 5672),)
@@ -156,7 +158,13 @@ class Settings:
     load_definitions: str = ""
     queue_master_locator: str = "client-local"
     ha_defaults: HaDefaults = "safe"
+    rebalance: str = "on-demand"
+    rebalance_interval_ms: int = 60_000
+    rebalance_strategy: str = "masters"
     mirroring_policies: tuple[Policy, ...] = ()
+    sync_strategy: str = ""
+    sync_interval_ms: int = 0
+    """Both for the mirror job; empty and 0: it has defaults of its own."""
     events: bool = True
     samples: bool = True
     shutdown_timeout_ms: int = 30_000

@@ -138,11 +138,19 @@ def size(value: Value) -> int:
 
 def share_or_size(value: Value) -> int | Share:
     """A part of the memory (0.4) or a size (2GB)."""
-    if isinstance(value, str) and not re.fullmatch(r"[01]?\.\d+|[01]\.?", value.strip()):
+    if isinstance(value, str) and not re.fullmatch(r"\d*\.\d*|[01]", value.strip()):
         return size(value)
     if isinstance(value, int) and value > 1:
         return size(value)
-    return share(value)
+    return memory_share(value)
+
+
+def memory_share(value: Value) -> Share:
+    """A part of the memory that the node may use: more than none of it, and not more than there is."""
+    found = Share(fraction(0, 1)(value))
+    if not found.of_memory:
+        raise ValueError("0 of the memory would hold all publishers for ever")
+    return found
 
 
 def share(value: Value) -> Share:
@@ -221,6 +229,32 @@ def peer_name(value: Value) -> PeerName:
     if port == 0:
         raise ValueError(f"{form} with the port on which that node listens, not {value!r}")
     return PeerName(node_name(f"{name}@{host}"), host, port)
+
+
+def disc_copy(value: Value) -> PeerName | str:
+    """A node if it has an @, else the name of a queue, or a pattern of names."""
+    written = text(value).strip()
+    if "@" in written:
+        return peer_name(written)
+    if not written:
+        raise ValueError("expected name@host of a node, or a queue")
+    return written
+
+
+_STRATEGIES = {
+    "min-masters": "masters",
+    "least-masters": "masters",
+    "least-connections": "connections",
+    "least-messages": "messages",
+    "round_robin": "round-robin",
+}
+"""Other words for the strategies of rebalancing."""
+
+
+def rebalance_strategy(value: Value) -> str:
+    """What rebalancing evens out."""
+    known = ("masters", "connections", "messages", "random", "round-robin")
+    return choice(*known)(_STRATEGIES.get(str(value), value))
 
 
 LATER_HANDLINGS = ("autoheal", "ignore", "pause_if_all_down")

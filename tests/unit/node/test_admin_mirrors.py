@@ -72,7 +72,7 @@ def test_queues_that_are_not_there_or_not_mirrored_are_refused_by_name() -> None
     kit = MirroredKit()
     kit.apply(c.DeclareQueue(Queue("/", "plain", node="a")))
     assert kit.refusal(SYNC)[0] == "no_such_queue"
-    kind, text = kit.refusal(ask.MoveMaster(vhost="/", name="plain", node="b"))
+    kind, text = kit.refusal(ask.SyncQueue(vhost="/", name="plain"))
     assert (kind, text) == (
         "not_mirrored",
         "queue 'plain' in vhost '/' is not mirrored; a policy with ha-mode makes it so",

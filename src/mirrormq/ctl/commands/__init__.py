@@ -3,6 +3,7 @@
 from mirrormq.ctl.commands import (
     absent,
     adjust,
+    balance,
     checks,
     cluster,
     cursors,
@@ -29,6 +30,7 @@ from mirrormq.ctl.commands import (
 __all__ = [
     "absent",
     "adjust",
+    "balance",
     "checks",
     "cluster",
     "cursors",

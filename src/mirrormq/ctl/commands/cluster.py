@@ -205,6 +205,7 @@ def status_text(found: dict[str, Any]) -> str:
         for line in listener_lines(entries)
     ]
     versions = [f"{node}: MirrorMQ {of['mirrormq_version']}" for node, of in found["versions"].items()]
+    maintenance = [f"Node: {node}, status: {of}" for node, of in found.get("maintenance_status", {}).items()]
     flags = [f"Flag: {flag['name']}, state: {flag['state']}" for flag in found["feature_flags"]]
     return sections(
         [
@@ -213,6 +214,7 @@ def status_text(found: dict[str, Any]) -> str:
             ("Running Nodes", found["running_nodes"]),
             ("Members", [_member(entry) for entry in found["members"]]),
             ("Versions", versions),
+            ("Maintenance status", maintenance or ["(unknown)"]),
             ("Alarms", alarms or ["(none)"]),
             ("Network Partitions", partitions or ["(none)"]),
             ("Listeners", listeners or ["(none)"]),

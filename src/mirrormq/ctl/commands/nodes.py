@@ -192,6 +192,8 @@ def status_text(found: dict[str, Any]) -> str:
         runtime.insert(3, f"It says: {found['app_detail']}")
     if _is_running(found):
         runtime.insert(2, f"Uptime (seconds): {found['uptime_seconds']}")
+        maintenance = found.get("maintenance") or {}
+        runtime.insert(3, f"Is under maintenance?: {'true' if maintenance.get('is_drained') else 'false'}")
     body: list[tuple[str, list[str]]] = [
         ("Runtime", runtime),
         ("Data directory", [f"Node data directory: {found['data_directory']}"]),

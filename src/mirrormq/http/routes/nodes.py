@@ -10,8 +10,9 @@ from aiohttp import web
 
 from mirrormq import __version__
 from mirrormq.http import answers, bodies, rates, shapes
-from mirrormq.http.answers import Row, bad_request, not_found
+from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
+from mirrormq.http.auth import ask
 from mirrormq.http.describe import described
 from mirrormq.http.far import inquire
 from mirrormq.http.ports import RUNNING, Facts, Node, Process
@@ -30,6 +31,7 @@ RETENTION = {
 
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
 SINGLE = "single node cluster"
+DRAINED = "The node is in maintenance; `revive` brings it back"
 AUTH_MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 
 
@@ -62,6 +64,7 @@ class About:
             found |= {
                 "cluster_name": cluster_name(node),
                 "uptime_seconds": self._uptime_ms(node) // 1000,
+                "maintenance": node.copies.maintenance.status() if node.copies is not None else None,
                 "alarms": sorted(node.alarms),
                 "cluster_alarms": node.news.alarms(),
                 "memory": {"used": node.memory_used, "limit": node.settings.memory_limit},
@@ -155,6 +158,7 @@ class About:
         replies = await inquire(call, "node", nodes=others, body=body) if others else None
         rows: list[Row] = []
         for name in names:
+            record = node.state.nodes.get(name)
             if name == node.node_name:
                 found = report_cluster.node_details(node, self._facts())
                 found |= {} if look is None else report_rates.of_node(node, name, look)
@@ -164,7 +168,8 @@ class About:
                 found.pop("overview", None)
             else:
                 found = report_cluster.told_details(node, name)
-            rows.append(_node_row(found))
+            is_drained = record is not None and record.is_drained
+            rows.append(_node_row(found, is_drained=is_drained))
         return rows
 
     @described(answer=shapes.Named)
@@ -261,10 +266,39 @@ class About:
     @described(answer=shapes.Health)
     async def check_node(self, call: Call) -> web.Response:
         """GET healthchecks/node."""
+        if _is_drained(call.node):
+            return answers.response({"status": "failed", "reason": DRAINED})
         if not call.node.alarms:
             return answers.response({"status": "ok"})
         reason = f"resource alarms in effect: {', '.join(sorted(call.node.alarms))}"
         return answers.response({"status": "failed", "reason": reason})
+
+    @described(answer=shapes.Health)
+    async def check_ready(self, call: Call) -> web.Response:
+        """GET health/checks/ready-to-serve-clients: for whoever sends clients to nodes."""
+        node = call.node
+        if _is_drained(node):
+            return _checked(False, DRAINED)
+        if not node.membership.takes_clients:
+            return _checked(False, "The node hears no majority of its cluster and serves no clients")
+        protocols = {entry["protocol"] for entry in self.listeners(node.node_name)}
+        return _checked(bool(protocols & {"amqp", "amqp/ssl"}), "No listener for clients is open")
+
+    @described(answer=shapes.Health)
+    async def check_in_service(self, call: Call) -> web.Response:
+        """GET health/checks/is-in-service: it is not in maintenance."""
+        return _checked(not _is_drained(call.node), DRAINED)
+
+    @described(statuses=(204,), needs="administrator")
+    async def rebalance(self, call: Call) -> web.Response:
+        """POST rebalance/queues: begins it; 409 if one is under way."""
+        call.need_administrator()
+        answer = await ask(call.driver, requests.Rebalance())
+        if answer.problem is None:
+            return answers.no_content()
+        if answer.problem.kind == "rebalance_in_progress":
+            raise Fault(409, "conflict", answer.problem.text)
+        raise answers.of_problem(answer.problem)
 
     @described(answer=list[dict[str, Any]])
     async def extensions(self, _call: Call) -> web.Response:
@@ -296,6 +330,8 @@ class About:
             "protocol-listener/{protocol}": self.check_protocol,
             "node-is-mirror-sync-critical": self.check_mirror_sync_critical,
             "node-is-quorum-critical": self.check_quorum_critical,
+            "ready-to-serve-clients": self.check_ready,
+            "is-in-service": self.check_in_service,
         }
         return [
             ("GET", "overview", self.overview),
@@ -305,6 +341,7 @@ class About:
             ("PUT", "cluster-name", self.put_cluster),
             ("GET", "aliveness-test/{vhost}", self.aliveness),
             ("GET", "healthchecks/node", self.check_node),
+            ("POST", "rebalance/queues", self.rebalance),
             ("GET", "extensions", self.extensions),
             ("GET", "auth", self.auth),
             ("GET", "feature-flags", self.feature_flags),
@@ -344,7 +381,7 @@ async def _totals(call: Call) -> Row:
     }
 
 
-def _node_row(details: Row) -> Row:
+def _node_row(details: Row, *, is_drained: bool) -> Row:
     """A node with what RabbitMQ's clients expect of each; of one that is down little is known."""
     version = details.pop("version", None)
     row: Row = {**details, "type": "disc", "partitions": []}
@@ -352,12 +389,16 @@ def _node_row(details: Row) -> Row:
         return row
     return row | {
         "rates_mode": RATES_MODE,
-        "being_drained": False,
+        "being_drained": is_drained,
         "exchange_types": [_described(name) for name in EXCHANGE_TYPES],
         "auth_mechanisms": [_described(name) for name in AUTH_MECHANISMS],
         "applications": [{"name": "mirrormq", "description": "MirrorMQ", "version": version}],
         "enabled_plugins": [],
     }
+
+
+def _is_drained(node: Node) -> bool:
+    return node.copies is not None and node.copies.maintenance.is_drained
 
 
 def _alarm_rows(alarms: dict[str, list[str]]) -> list[Row]:
