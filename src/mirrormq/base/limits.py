@@ -631,6 +631,10 @@ bulk_relay_bytes = 1024 * 1024
 bulk_relay_row_bytes = 256 * 1024
 """Bytes of them in one row of the answer."""
 assert bulk_relay_row_bytes < inquiry_row_bytes_max
+bulk_watched_spans_max = 65_536
+"""Runs of messages that a read of removals notes as gone, 16 bytes each, to know when it has seen all."""
+bulk_watched_steps = 5_000
+"""Of these looked at for one slice: half a millisecond."""
 bulk_digest_rows_max = 1_000_000
 """Rows of one call for digests: 32 MB."""
 bulk_rows_per_pass = 100
