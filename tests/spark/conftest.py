@@ -56,8 +56,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory, node: Process) -> Iterator[A
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.driver.memory", "1g")
-        # On a busy machine a Python process takes its time to come.
-        .config("spark.python.authenticate.socketTimeout", "120s")
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()

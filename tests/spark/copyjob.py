@@ -84,9 +84,7 @@ class MortalSource(MirrorMQSource):
 def main(url: str, source: str, checkpoint: str, window: str, flag: str) -> None:
     os.environ.update({WINDOW: window, FLAG: flag})
     # Four attempts per task, as on a cluster.
-    # On a busy machine a Python process takes its time to come.
-    settings = {"spark.driver.memory": "512m", "spark.python.authenticate.socketTimeout": "120s"}
-    spark = make_session("copy job", master="local[2,4]", settings=settings)
+    spark = make_session("copy job", master="local[2,4]", settings={"spark.driver.memory": "512m"})
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MortalSource)
     stream = spark.readStream.format("mirrormq").option("url", url).option("queue", source)

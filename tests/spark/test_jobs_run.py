@@ -157,7 +157,6 @@ def test_a_job_that_fails_says_why_and_status_shows_it(
 def _begin(queue: Queues, folder: Path, *words: str) -> subprocess.Popen[bytes]:
     """A job in a process of its own."""
     shared = ("--url", queue.url, "--state-dir", str(folder / "state"), "--json", "--master", "local[2]")
-    shared += ("--conf", "spark.python.authenticate.socketTimeout=120s")
     command = [sys.executable, "-m", "mirrormq", "pipeline", *words, *shared]
     with (folder / "job.log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

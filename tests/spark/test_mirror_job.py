@@ -308,7 +308,6 @@ def test_a_job_that_is_killed_again_and_again_repeats_and_loses_nothing(
         before = mirror.count("q")
         words = ("--source", source.url, "--url", mirror.url, "--state-dir", str(tmp_path / "state"))
         more = ("--master", "local[2]", "--strategy", "event", "--max-records", "20")
-        more += ("--conf", "spark.python.authenticate.socketTimeout=120s")
         with (tmp_path / "job.log").open("ab") as log:
             command = [sys.executable, "-m", "mirrormq", "pipeline", "mirror", *words, *more]
             job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
