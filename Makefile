@@ -1,5 +1,5 @@
 # One target per task; each is also a command a person can type.
-.PHONY: kill cluster-kill mirror-kill spark-kill cluster campaign campaign-raft campaign-cluster campaign-mirror ha-campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
+.PHONY: kill cluster-kill mirror-kill spark-kill cluster campaign campaign-raft campaign-cluster campaign-mirror campaign-sink ha-campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
 
 setup:
 	bash -c '. tools/setup.sh && prepare dev'
@@ -52,6 +52,9 @@ campaign-raft: setup
 
 campaign-mirror: setup
 	.venv/bin/python -m mirrormq.sim mirror --seconds 3600
+
+campaign-sink: setup
+	.venv/bin/python -m mirrormq.sim sink --seconds 3600
 
 # Many seeds of whole nodes with mirrored queues, on all cores: FIRST=1 SEEDS=10000
 FIRST ?= 1

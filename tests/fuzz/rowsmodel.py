@@ -65,13 +65,13 @@ def split(rng: random.Random, data: bytes) -> dict[bytes, list[tuple[bytes, int]
             if asked is None and not full:
                 break
             if asked is not None:
-                _, exchange, key, properties, _ = asked
+                op, exchange, key, properties, _ = asked
                 if key not in blocks:
                     blocks[key] = Block()
                     names[blocks[key]] = key
                     found[key] = []
                 if properties == DURABLE and rng.random() < 0.5:
-                    splitter.learn(exchange, key, [blocks[key]])
+                    splitter.learn(op, exchange, key, [blocks[key]])
                 else:
                     splitter.place([blocks[key]], DURABLE)
     for key, block in blocks.items():

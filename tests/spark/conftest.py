@@ -13,8 +13,10 @@ import pytest
 
 from tests.integration.process import Process, running
 from tests.spark.kit import Queues
-from tests.spark.servers import connect_server
+from tests.spark.servers import LOOPBACK, connect_server
 
+# For every JVM of these tests: in their short lives the better translation costs more than all their queries.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", LOOPBACK["JAVA_TOOL_OPTIONS"])
 SRC = Path(__file__).resolve().parents[2] / "src"
 _numbers = itertools.count(1)
 
@@ -49,6 +51,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, node: Process) -> Iterator[A
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        # A handful of rows is not worth plans that are made anew and classes that are compiled per query.
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.driver.memory", "1g")
         .config("spark.local.dir", str(folder / "local"))

@@ -1,7 +1,8 @@
 """A job that copies a queue to two others and dies on the way: copyjob.py URL SOURCE CHECKPOINT WINDOW FLAG
 
-WINDOW is where the first run ends: `task` (a worker, after it has staged its rows), `before` or `after` (the
-whole driver, before or after the commit of a batch is sent). FLAG is a file: this has happened.
+WINDOW is where the first run ends: `staging` or `task` (a worker, while it stages its rows, or when it has),
+`before` or `after` (the whole driver, before or after the commit of a batch is sent; `after` is before Spark
+notes it in its commit log) or `logged` (the driver, when it has). FLAG is a file: this has happened.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+from pyspark import TaskContext
 
 from mirrormq.spark.datasource import MirrorMQSource
 from mirrormq.spark.options import write_options
 from mirrormq.spark.session import make_session
-from mirrormq.spark.sink import StreamWriter
+from mirrormq.spark.sink import BATCH, StreamWriter
 
 WINDOW = "COPYJOB_WINDOW"
 FLAG = "COPYJOB_FLAG"
@@ -38,11 +42,22 @@ def kill_driver() -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def dying(batches: Iterable[Any]) -> Iterator[Any]:
+    """The rows of a task that ends before all of them are staged."""
+    for batch in batches:
+        for at in range(batch.num_rows):
+            yield batch.slice(at, 1)
+            if at and is_time("staging"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
 class MortalWriter(StreamWriter):
     """The writer of streams, with an end."""
 
     def write(self, iterator: Any) -> Any:
-        written = super().write(iterator)
+        if int(TaskContext.get().getLocalProperty(BATCH)) and is_time("logged"):
+            kill_driver()  # the batch before is in the commit log, or this one would not have begun
+        written = super().write(dying(iterator))
         if is_time("task"):
             os.kill(os.getpid(), signal.SIGKILL)
         return written

@@ -21,6 +21,7 @@ CLONE = Path(__file__).resolve().parents[2]
 START_SECONDS = 240
 RUN_SECONDS = 400
 STOP_SECONDS = 30
+INSTALL_SECONDS = 1_500
 LOOPBACK = {
     "SPARK_LOCAL_IP": "127.0.0.1",
     "SPARK_NO_DAEMONIZE": "1",
@@ -200,6 +201,18 @@ def wheel(folder: Path) -> Path:
     subprocess.run(words, cwd=CLONE, env=env, check=True, capture_output=True, timeout=RUN_SECONDS)
     (found,) = (folder / "dist").glob("mirrormq-*.whl")
     return found
+
+
+def wheel_python(folder: Path) -> str:
+    """The Python of a venv that was made from our wheel with its extra for Spark, and from nothing else.
+
+    pip brings what the wheel asks for, 900 MB of it, from its cache or the package index.
+    """
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    python = folder / "venv/bin/python"
+    words = [str(python), "-m", "pip", "install", "-q", "--no-compile", f"{wheel(folder)}[spark]"]
+    subprocess.run(words, check=True, env=environment(), timeout=INSTALL_SECONDS)
+    return str(python)
 
 
 def worker_python(folder: Path) -> str:

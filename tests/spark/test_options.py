@@ -74,6 +74,7 @@ def test_one_option_is_enough_beside_a_node_on_this_machine() -> None:
         ({"queue": "a", "tls.verify": "false"}, "needs a url that begins with amqps"),
         ({"queue": "a", "password": "x", "passwordFile": "y"}, "exclude each other"),
         ({"queue": "a", "passwordFile": "/nowhere"}, "cannot be read"),
+        ({"queue": "a", "mode": "cursor", "remove": "false"}, "the other modes remove nothing"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said_in_one_sentence(given_options: dict[str, str], complaint: str) -> None:
@@ -90,6 +91,11 @@ def test_what_cannot_be_read_is_said_in_one_sentence(given_options: dict[str, st
         ({"delivery": "twice"}, "cannot be 'twice'"),
         ({"sinkId": "a b"}, "letters, digits"),
         ({"startingOffsets": "latest"}, "no option 'startingoffsets' for writing"),
+        ({"txTimeout": "long"}, "a duration such as"),
+        ({"confirmTimeout": "0"}, "a duration such as"),
+        ({"mirrorOf": "c", "mirrorSources": "[1]"}, "JSON with the source's queue id"),
+        ({"takeFrom": "q", "delivery": "at-least-once"}, "needs delivery exactly-once"),
+        ({"takeFrom": ""}, "is the name of a queue"),
     ],
 )
 def test_what_cannot_be_written_is_said_in_one_sentence(

@@ -63,6 +63,16 @@ def test_each_row_goes_where_its_columns_say(spark: Any, queue: Queues) -> None:
     assert queue.bodies() == [b"1"]
 
 
+def test_an_exchange_and_a_key_for_all_rows_are_options(spark: Any, queue: Queues) -> None:
+    queue.channel.queue_bind(queue.name, "amq.direct", "k")
+    writer = spark.range(3).selectExpr("CAST(id AS STRING) AS body").write.format("mirrormq")
+    where = {"url": queue.url, "exchange": "amq.direct", "routingKey": "k"}
+    writer.options(**where, txTimeout="1h", confirmTimeout="30s").mode("append").save()
+    method, _, _ = queue.channel.basic_get(queue.name)
+    assert (method.exchange, method.routing_key) == ("amq.direct", "k")
+    assert queue.count() == 2
+
+
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_row_that_no_queue_takes_fails_and_names_its_route(
     spark: Any, queue: Queues, delivery: str

@@ -1,4 +1,8 @@
-"""A standalone cluster: a master and two workers, whose Python has our wheel and nothing of this clone."""
+"""A standalone cluster: a master and two workers, whose Python has our wheel and nothing of this clone.
+
+In the group the packages that the wheel asks for are those of the tests, by a path file; `make spark-kill`
+has pip install the wheel with its extra into a venv that has nothing else.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +61,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield Cluster(master, python, folder)
 
 
-def test_both_workers_read_write_and_stream_with_the_wheel_alone(
+def test_both_workers_read_write_and_stream_with_the_wheel(
     cluster: Cluster, queue: Queues, tmp_path: Path
 ) -> None:
+    check_program(cluster, queue, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(servers.INSTALL_SECONDS + 600)
+def test_workers_from_a_venv_of_the_wheel_alone_do_the_same(
+    cluster: Cluster, queue: Queues, tmp_path: Path
+) -> None:
+    python = servers.wheel_python(tmp_path / "alone")
+    asked = "import pyspark, pyarrow, pandas; print(pyspark.__file__)"
+    place = servers.run([python, "-c", asked], servers.environment(python), tmp_path)
+    assert Path(place.strip()).is_relative_to(tmp_path / "alone/venv")
+    check_program(cluster._replace(python=python), queue, tmp_path)
+
+
+def check_program(cluster: Cluster, queue: Queues, tmp_path: Path) -> None:
+    """A program reads, writes and streams; both workers do their part, with the package of their Python."""
     queue.fill(ROWS)
     target = f"{queue.name}.copy"
     queue.declare(target)
@@ -69,7 +90,8 @@ def test_both_workers_read_write_and_stream_with_the_wheel_alone(
     assert sum(task["rows"] for task in told["tasks"]) == ROWS
     folders = {Path(task["folder"]).relative_to(cluster.folder).parts[0] for task in told["tasks"]}
     assert folders == {"worker0", "worker1"}
-    assert all(Path(task["package"]).is_relative_to(cluster.folder / "venv") for task in told["tasks"])
+    home = Path(cluster.python).parents[1]
+    assert all(Path(task["package"]).is_relative_to(home) for task in told["tasks"])
     assert told["streamed"] == [ROWS, ROWS]
     assert len(set(pq.read_table(tmp_path / "out/rows")["seq"].to_pylist())) == 2 * ROWS
     assert sorted(queue.bodies(target), key=int) == sorted([b"%d" % n for n in range(ROWS)] * 2, key=int)

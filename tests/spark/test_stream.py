@@ -117,6 +117,35 @@ def test_consuming_takes_what_was_processed_out_of_the_queue(
         queue.channel.basic_get(queue.name)
 
 
+def test_what_a_sink_takes_leaves_the_queue_and_the_rest_stays_in_order(
+    spark: Any, queue: Queues, tmp_path: Path
+) -> None:
+    queue.fill(20)
+    target = f"{queue.name}-even"
+    queue.declare(target)
+    frame = streaming(spark, queue, mode="consume", remove=False, maxRecordsPerTrigger=8)
+    even = frame.where("CAST(CAST(body AS STRING) AS INT) % 2 = 0").select("seq", "queue_id", "body")
+    writer = even.writeStream.format("mirrormq").option("url", queue.url).option("queue", target)
+    writer = writer.option("takeFrom", queue.name).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    (cursor,) = cursors(queue)
+    drop_cursor(queue, cursor["name"])
+    assert [int(body) for body in queue.bodies(target)] == list(range(0, 20, 2))
+    assert [int(body) for body in queue.bodies()] == list(range(1, 20, 2))
+
+
+def test_with_asynchronous_progress_the_cursor_moves_only_when_spark_commits(
+    spark: Any, queue: Queues, tmp_path: Path
+) -> None:
+    queue.fill(20)
+    query = once(streaming(spark, queue, asyncProgress=True, maxRecordsPerTrigger=8), tmp_path)
+    assert bodies(written(spark, tmp_path)) == numbers(20)
+    (position,) = end_offset(query)["q"].values()
+    # The last batch is never committed to the source: the cursor is one behind.
+    (cursor,) = cursors(queue)
+    assert cursor["seq"] < position["s"]
+
+
 def test_changes_follow_a_queue_as_it_goes(spark: Any, queue: Queues, tmp_path: Path) -> None:
     queue.fill(4)
     once(streaming(spark, queue, mode="changes"), tmp_path)

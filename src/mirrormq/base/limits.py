@@ -682,6 +682,10 @@ bulk_relay_row_bytes = 256 * 1024
 """Bytes of them in one row of the answer."""
 assert bulk_relay_row_bytes < inquiry_row_bytes_max
 assert 2 * browse_body_bytes_max <= inquiry_row_bytes_max, "it fits in a row with its headers"
+bulk_watched_spans_max = 65_536
+"""Runs of messages that a read of removals notes as gone, 16 bytes each, to know when it has seen all."""
+bulk_watched_steps = 5_000
+"""Of these looked at for one slice: half a millisecond."""
 bulk_digest_rows_max = 1_000_000
 """Rows of one call for digests: 32 MB."""
 bulk_rows_per_pass = 100

@@ -6,6 +6,8 @@ Guarantees
   knows by its number whether it has it.
 - Rows of a sink are taken whatever the queue's length limit says about publishes: they were accepted when
   their batch was committed.
+- What committed rows take from the queue leaves it, in one batch with their number, while a query consumes
+  it. If its cursor was dropped before they came, nothing leaves: others may hold the messages by then.
 """
 
 import struct
@@ -13,12 +15,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
+from mirrormq.broker import taking
 from mirrormq.broker.queueport import QueuePort, Rows, Sender
 from mirrormq.kernel import forward, records
 from mirrormq.kernel.cores import REASON_ACK
 from mirrormq.kernel.message import Message
 from mirrormq.kernel.records import PID_OF_LETTERS
-from mirrormq.kernel.rows import COPY, PUBLISH
+from mirrormq.kernel.rows import COPY, PUBLISH, TAKE
 
 if TYPE_CHECKING:
     from mirrormq.broker.queue import Queue
@@ -108,6 +111,9 @@ class Inbox:
                 core.admit(core.pending, log.append_copies(core, runs, now), log.last_wall)
             else:
                 log.note_given_up(source, rows.first + rows.records - 1, now)
+        elif rows.op == TAKE:
+            noted = (records.PUBNOTE, 0, _PAIR.pack(source, rows.first + rows.records - 1))
+            taking.take(queue, log, forward.origins(rows.data, rows.records), noted)
         else:
             self._remove(rows, source)
 

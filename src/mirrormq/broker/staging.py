@@ -27,7 +27,7 @@ from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later
 from mirrormq.broker.rowsender import RowSender
 from mirrormq.kernel import records
-from mirrormq.kernel.rows import PUBLISH
+from mirrormq.kernel.rows import PUBLISH, TAKE
 from mirrormq.log import sinkstate
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.sinkstate import NO_BATCH, SinkState, Staged, Tx
@@ -213,7 +213,7 @@ class Staging:
         if opened.is_void or tx.batch <= self.state.last:
             # Its batch was committed by an earlier attempt: nobody will ever want these rows.
             self._remove(opened.seqs)
-            done(None)
+            self._answer(lambda: done(None), done)
             return
         payload = sinkstate.encode_tx(tx)
         self.log.write_other(records.STAGE, sinkstate.STAGED, payload, self.now, flush=True)
@@ -269,7 +269,8 @@ class Staging:
                 raise SinkError("gone", f"transaction {number:x} of batch {batch} cannot be committed: {why}")
             if tx.batch != batch:
                 raise SinkError("refused", f"transaction {number:x} is of batch {tx.batch}, not of {batch}")
-            if any(block.op != PUBLISH for block in tx.blocks) and not self.queue.vhost.mirror_of:
+            is_copied = any(block.op not in (PUBLISH, TAKE) for block in tx.blocks)
+            if is_copied and not self.queue.vhost.mirror_of:
                 why = "was promoted: it takes nothing from its mirror job any more"
                 raise SinkError("access", f"vhost '{self.queue.vhost.name}' {why}")
             found.append(tx)
@@ -299,9 +300,15 @@ class Staging:
         self._waits.append((left, tell))
         self.queue.tell_later(wait_us, tell)
 
-    def report(self) -> dict[str, object]:
-        """What is known of the sink."""
+    def tell(self, done: Callable[[dict[str, object] | SinkError], None]) -> None:
+        """Say what is known of the sink, when all of it is durable: whoever hears that a batch is committed
+        never sends it again.
+        """
         self.check_open()
+        report = self._report()
+        self._answer(lambda: done(report), done)
+
+    def _report(self) -> dict[str, object]:
         state = self.state
         under_way = sum(block.rows for block in state.sending.values())
         return {

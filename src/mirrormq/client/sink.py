@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from mirrormq.client.bulk import BulkClient, BulkError, Gone, error_of
 from mirrormq.wire import bulk
 
-PUBLISH, COPY, REMOVE, COPY_AS = 0, 1, 2, 3
-"""What a row does. The others are for vhosts that mirror another cluster: publish a copy of a message, remove
-that copy, by the seq of its record there, and publish a copy with the exchange and key it had there.
+PUBLISH, COPY, REMOVE, COPY_AS, TAKE = range(5)
+"""What a row does: publish a message, or take messages out of a queue that a query consumes, by their seqs.
+The others are for vhosts that mirror another cluster: publish a copy of a message, remove that copy, by the
+seq of its record there, and publish a copy with the exchange and key it had there.
 """
 
 DURABLE = b"\x10\x00\x02"
@@ -74,6 +75,12 @@ def encode_removal(seq: int, queue: bytes) -> bytes:
     """A row that removes the copy of the message with this seq."""
     head = _ROW.pack(_COUNTED + len(queue) + len(DURABLE) + _SEQ.size, REMOVE, 0, len(queue), len(DURABLE))
     return b"".join((head, queue, DURABLE, _SEQ.pack(seq)))
+
+
+def encode_take(first: int, last: int, queue: bytes) -> bytes:
+    """A row that takes the messages first..last out of a queue."""
+    head = _ROW.pack(_COUNTED + len(queue) + len(DURABLE) + 2 * _SEQ.size, TAKE, 0, len(queue), len(DURABLE))
+    return b"".join((head, queue, DURABLE, _SEQ.pack(first), _SEQ.pack(last)))
 
 
 class Sink:
@@ -132,6 +139,7 @@ class Sink:
         """Send the rows of one partition; each is what `encode_row` gives, or several of them in a row.
 
         A mirror job names the cluster its rows come from, and the id of the source's queue for each queue.
+        Rows that take messages out of queues need the ids of these as `sources`.
         """
         client = self.client
         fields: dict[str, Any] = {"sink": self.name, "batch": batch, "partition": partition}
@@ -139,7 +147,9 @@ class Sink:
         if tx_timeout_s is not None:
             fields["tx_timeout"] = tx_timeout_s
         if origin:
-            fields |= {"origin": origin, "sources": dict(sources or {})}
+            fields["origin"] = origin
+        if sources:
+            fields["sources"] = dict(sources)
         client.connect()
         try:
             request = client.send_call("stage", fields)

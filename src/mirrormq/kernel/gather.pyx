@@ -10,6 +10,10 @@ Two kinds of ranges. A *dense* one has every record start <= seq < upto, of the 
 A *live* one has the publishes start <= seq < end that are not in `dead`; what is neither there nor in `dead`
 is missing.
 
+Of a dense range the records that are no publishes may be wanted alone (`watch`): then it is over as soon as
+every message of start <= seq < end that is dead was seen to go, which is long before `upto` in a queue whose
+messages leave in about the order in which they came.
+
 A slice that holds nothing but wanted batches is handed on as it is, without a copy.
 """
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -20,6 +24,8 @@ from mirrormq.kernel.crc32c cimport crc_of
 from mirrormq.kernel.ranges cimport RangeSet
 from mirrormq.kernel.records cimport (HEAD, KIND_PUBLISH, KIND_REMOVE, MAGIC, RECORD, SPAN_BYTES, TAIL, Head,
                                       get32, get64, head_at, seal, set32, set64, whole_at)
+
+cdef uint64_t ALL = <uint64_t>-1
 
 cdef enum:
     SKIP = 0
@@ -71,6 +77,11 @@ cdef class Gather:
     cdef public RangeSet dead
     cdef public bint lenient
     cdef object copy
+    cdef bint only_others
+    cdef uint64_t first
+    cdef uint64_t settled
+    cdef size_t spans_max
+    cdef RangeSet gone
 
     def __cinit__(self, uint64_t queue_id, uint64_t start, uint64_t end, uint64_t upto, RangeSet dead=None):
         if start == 0:
@@ -80,6 +91,47 @@ cdef class Gather:
         self.end = end
         self.upto = upto
         self.dead = dead
+        self.first = self.settled = start
+
+    def watch(self, size_t spans_max, bint from_start) -> None:
+        """Of a dense range give no publishes; note in at most so many spans which of them are gone. Without
+        `from_start` some of the range was read elsewhere, so that it cannot be told.
+        """
+        self.only_others = True
+        self.spans_max = spans_max
+        self.gone = RangeSet() if from_start else None
+
+    def settle(self, RangeSet dead not None, int steps) -> bool:
+        """Has every message of the range that is in `dead` been seen to go? Looks so many steps further than
+        before: what is live, or was seen to go, is not looked at again.
+        """
+        cdef RangeSet gone = self.gone
+        cdef uint64_t before
+        cdef size_t at
+        if gone is None or self.position < self.end:
+            return False
+        while self.settled < self.end and steps:
+            steps -= 1
+            at = gone.find(self.settled)
+            if at < gone.count and gone.spans[at].first <= self.settled:
+                self.settled = gone.spans[at].last + 1
+                continue
+            before = gone.spans[at].first if at < gone.count else self.end
+            at = dead.find(self.settled)
+            if at < dead.count and dead.spans[at].first <= self.settled:
+                return False
+            self.settled = min(before, dead.spans[at].first) if at < dead.count else before
+        return self.settled >= self.end
+
+    cdef int note(self, const uint8_t* p, uint32_t size, uint64_t seq) except -1:
+        """A record that is no publish: what it removes is gone, and it is no message itself."""
+        if seq < self.end:
+            self.gone.put(seq, seq)
+        if p[8] == KIND_REMOVE and self.first < self.end:
+            bury(self.gone, p + RECORD, size, p[9], self.first, self.end - 1)
+        if self.gone.count > self.spans_max:
+            self.gone = None
+        return 0
 
     @property
     def is_done(self) -> bool:
@@ -168,6 +220,8 @@ cdef class Gather:
                     self.missing = expected
                     return SKIP
                 expected = seq + 1
+                if self.gone is not None and p[8] != KIND_PUBLISH:
+                    self.note(p, size, seq)
                 if self.is_wanted(p, seq):
                     if taken.records == 0:
                         taken.first = seq
@@ -195,6 +249,8 @@ cdef class Gather:
     cdef inline bint is_wanted(self, const uint8_t* p, uint64_t seq) noexcept:
         if p[8] != KIND_PUBLISH:
             return self.dead is None
+        if self.only_others:
+            return False
         return seq < self.end and (self.dead is None or not self.dead.has(seq))
 
     cdef int cut(self, const uint8_t* p, const Head* h, const Taken* taken, Output* out) except -1:
@@ -248,7 +304,7 @@ def removals(const uint8_t[::1] data, RangeSet dead not None) -> list:
         for i in range(h.records):
             size = get32(p)
             if p[8] == KIND_REMOVE:
-                bury(dead, p + RECORD, size, p[9])
+                bury(dead, p + RECORD, size, p[9], 1, ALL)
             elif p[8] != KIND_PUBLISH:
                 others.append((p[8], p[9], PyBytes_FromStringAndSize(<const char*>p + RECORD, size)))
             p += RECORD + size
@@ -256,27 +312,28 @@ def removals(const uint8_t[::1] data, RangeSet dead not None) -> list:
     return others
 
 
-cdef int bury(RangeSet dead, const uint8_t* p, uint32_t size, uint8_t flags) except -1:
-    """What a REMOVE record says: spans, or a purge with what stays (in order)."""
+cdef int bury(RangeSet dead, const uint8_t* p, uint32_t size, uint8_t flags, uint64_t first,
+              uint64_t last) except -1:
+    """What a REMOVE record says of first..last: spans, or a purge with what stays (in order)."""
     cdef uint32_t at = 8
-    cdef uint64_t low = 1, upto
+    cdef uint64_t low = 1
     if flags != FLAG_PURGE:
         while at + SPAN_BYTES <= size:
-            dead.put(get64(p + at), get64(p + at + 8))
+            bury_span(dead, max(get64(p + at), first), min(get64(p + at + 8), last))
             at += SPAN_BYTES
         return 0
     if size < 16:
         return 0
-    upto = get64(p + 8)
     at = 16
     while at + 8 <= size:
-        if get64(p + at) > low:
-            dead.put(low, get64(p + at) - 1)
+        bury_span(dead, max(low, first), min(get64(p + at) - 1, last))
         low = get64(p + at) + 1
         at += 8
-    if low <= upto:
-        dead.put(low, upto)
-    return 0
+    return bury_span(dead, max(low, first), min(get64(p + 8), last))
+
+
+cdef inline int bury_span(RangeSet dead, uint64_t first, uint64_t last) except -1:
+    return dead.put(first, last) if first <= last else 0
 
 
 cdef inline uint64_t mixed(uint64_t x) noexcept:

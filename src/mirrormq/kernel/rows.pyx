@@ -8,7 +8,8 @@ nodes (outbuffer.pxd), so its target takes it as it takes publishes of another n
 A row is: bytes behind this field u32, op u8, exchange bytes u16, key bytes u16, property bytes u32
 (little-endian), exchange, key, raw properties, body. A row may go on in the next piece that is fed. The body
 of a row with an origin begins with the seq of its record there, u64. That of a removal may end with another
-seq: all up to that one go. Behind the seq of a "copy as" stand exchange and key that the message had there,
+seq: all up to that one go. So does that of a "take", which names messages of its own queue, by their seqs
+there. Behind the seq of a "copy as" stand exchange and key that the message had there,
 a length u8 before each; exchange and key of the row only say where it goes.
 """
 cimport cython
@@ -29,8 +30,9 @@ cdef enum:
     OP_COPY = 1
     OP_REMOVE = 2
     OP_COPY_AS = 3
+    OP_TAKE = 4
 
-PUBLISH, COPY, REMOVE = OP_PUBLISH, OP_COPY, OP_REMOVE
+PUBLISH, COPY, REMOVE, TAKE = OP_PUBLISH, OP_COPY, OP_REMOVE, OP_TAKE
 
 
 class BadRow(ValueError):
@@ -94,7 +96,7 @@ cdef class RowSplitter:
     cdef object rest                 # the beginning of a row whose end was not fed yet
     cdef object data
     cdef uint64_t at
-    cdef dict routes                 # (exchange, key) as they stand in a row: list of Blocks, or None
+    cdef dict routes                 # (op, exchange, key) as they stand in a row: list of Blocks, or None
     cdef list last
     cdef bytes last_route
     cdef uint64_t row_max
@@ -158,20 +160,20 @@ cdef class RowSplitter:
             exchange = get16(p + 5)
             key = get16(p + 7)
             props = get32(p + 9)
-            if p[4] > OP_COPY_AS or exchange > 255 or key > 255:
+            if p[4] > OP_TAKE or exchange > 255 or key > 255:
                 raise BadRow("a row has no such op, or a name of more than 255 bytes")
             if <uint64_t>ROW_HEAD - 4 + exchange + key + props > size:
                 raise BadRow("a row is shorter than its parts")
             body = size - (ROW_HEAD - 4) - exchange - key - props
             if p[4] != OP_PUBLISH and body < ORIGIN_BYTES:
                 raise BadRow("a row has no origin")
-            if p[4] == OP_REMOVE and body != ORIGIN_BYTES and body != 2 * ORIGIN_BYTES:
+            if p[4] in (OP_REMOVE, OP_TAKE) and body != ORIGIN_BYTES and body != 2 * ORIGIN_BYTES:
                 raise BadRow("a removal is one seq, or the first and the last of a run")
             if p[4] == OP_COPY_AS and not route_bytes(p + ROW_HEAD + exchange + key + props, body):
                 raise BadRow("a row does not say how its message was published")
             if not walk_properties(p + ROW_HEAD + exchange + key, props, &info):
                 raise BadRow("a row has malformed properties")
-            found = self.find(p + 5, exchange + key)
+            found = self.find(p + 4, exchange + key)
             if found is None or info.needs_python or not info.persistent:
                 start = ROW_HEAD + exchange + key
                 return (p[4], p[ROW_HEAD:ROW_HEAD + exchange], p[ROW_HEAD + exchange:start],
@@ -185,16 +187,16 @@ cdef class RowSplitter:
         return None
 
     cdef object find(self, const uint8_t* p, uint32_t names):
-        """Blocks for the route at `p`: two lengths, 4 bytes of something else, two names."""
+        """Blocks for the route at `p`: op, two lengths, 4 bytes of something else, two names."""
         cdef bytes route = self.last_route
         cdef const uint8_t* q
-        if route is not None and len(route) == <Py_ssize_t>names + 4:
+        if route is not None and len(route) == <Py_ssize_t>names + 5:
             q = <const uint8_t*>PyBytes_AS_STRING(route)
-            if memcmp(q, p, 4) == 0 and memcmp(q + 4, p + 8, names) == 0:
+            if memcmp(q, p, 5) == 0 and memcmp(q + 5, p + 9, names) == 0:
                 return self.last
-        route = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>names + 4)
-        memcpy(PyBytes_AS_STRING(route), p, 4)
-        memcpy(PyBytes_AS_STRING(route) + 4, p + 8, names)
+        route = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>names + 5)
+        memcpy(PyBytes_AS_STRING(route), p, 5)
+        memcpy(PyBytes_AS_STRING(route) + 5, p + 9, names)
         found = self.routes.get(route)
         if found is not None:
             self.last_route = route
@@ -251,10 +253,10 @@ cdef class RowSplitter:
         self.count += 1
         return True
 
-    def learn(self, bytes exchange not None, bytes key not None, list blocks not None) -> None:
+    def learn(self, uint8_t op, bytes exchange not None, bytes key not None, list blocks not None) -> None:
         """Rows like the one at hand go into these blocks, unless their properties have a say."""
         cdef uint16_t[2] sizes = [<uint16_t>len(exchange), <uint16_t>len(key)]
-        route = PyBytes_FromStringAndSize(<char*>sizes, 4) + exchange + key
+        route = bytes([op]) + PyBytes_FromStringAndSize(<char*>sizes, 4) + exchange + key
         self.routes[route] = [<Block?>block for block in blocks]
 
     def place(self, list blocks not None, bytes properties not None) -> None:

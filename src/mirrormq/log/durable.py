@@ -219,18 +219,26 @@ class DurableLog(Fold):
         """A cursor's reader has taken what is live from `first` on before `to`, where it goes on: it leaves
         the queue as if it was acknowledged, in one batch with the cursor.
         """
-        stays = self.dead
-        if self.dying:
-            stays = self.dead.copy()
-            for seq in self.dying:  # their letters are on the way; they leave when those have arrived
-                stays.add(seq, seq)
-        spans = stays.missing_spans(max(first, 1), to - 1) if to > 1 else []
+        spans = self.live_spans([(first, to - 1)])
         taken = b"".join(_SPAN.pack(*span, ACKNOWLEDGED) for span in spans)
         row = (records.REMOVE, 0, _U64.pack(self._wall(now)) + taken)
         self.cursors.advance(name, to, now, [row] if spans else ())
         for span in spans:
             self.dead.add(*span)
         self.forget_counts()
+
+    def live_spans(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """What is live in these spans, and not dying."""
+        stays = self.dead
+        if self.dying:
+            stays = self.dead.copy()
+            for seq in self.dying:  # their letters are on the way; they leave when those have arrived
+                stays.add(seq, seq)
+        found = RangeSet()
+        for first, last in spans:
+            for span in stays.missing_spans(max(first, 1), min(last, self.end)):
+                found.add(*span)
+        return found.spans_list()
 
     def aside_between(self, first: int, last: int) -> RangeSet:
         """Seqs in this range that are live in the log, but not among those that wait in it to be read: the

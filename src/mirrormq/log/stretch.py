@@ -4,6 +4,9 @@ Guarantees
 - A *dense* stretch gives every record start <= seq < upto, of the publishes only those before `end`; a *live*
   one the publishes start <= seq < end that are live here when they are read, below the low mark, too. In
   order, each once, as whole batches; or it fails with a text. Never a stream with a silent gap.
+- Of a dense stretch the records that are no publishes can be read alone, for what they say of its messages:
+  it ends where nothing behind can concern them any more, so that many short ranges with one far `upto` cost
+  about what one long range costs.
 - Nothing beyond the durable mark is given: what a reader has seen survives what the queue survives.
 - One slice of a file is in memory at a time, however long the stretch is. Files may be emptied, rewritten and
   removed meanwhile.
@@ -55,10 +58,16 @@ class Stretch:
         self._gather = self._gatherer(start, end, upto)
         self._walk = Walk(log, start, slice_bytes=slice_bytes)
         self._is_over = False
+        self._is_watched = False
 
     def tolerate(self) -> None:
         """Give what is there: for whoever looks for what is missing."""
         self._gather.lenient = True
+
+    def only_removals(self, first: int) -> None:
+        """Give no messages, only what is said about those from `first` on before `end`."""
+        self._is_watched = True
+        self._gather.watch(limits.bulk_watched_spans_max, first == self._gather.position)
 
     def _gatherer(self, start: int, end: int, upto: int) -> Gather:
         dead = dead_of(self._log) if self._live else None
@@ -101,7 +110,21 @@ class Stretch:
             self._check()
             raise RangeLost(f"record {self._gather.missing} is missing")
         self._walk.passed(len(data), resume, need)
+        if self._is_watched and self._has_seen_all():
+            self._is_over = True
         return found
+
+    def _has_seen_all(self) -> bool:
+        """Can no record before `upto` concern a message of the range any more?
+
+        What this member knows to be dead has to contain every removal before `upto`: a mirror hears later
+        than it gets the records that they count. What dies from now on is removed behind `upto`.
+        """
+        copy = self._log.copy
+        is_mirror = copy is not None and not copy.is_master
+        if is_mirror and copy is not None and copy.committed.end < self._gather.upto - 1:
+            return False
+        return self._gather.settle(dead_of(self._log), limits.bulk_watched_steps)
 
     def _check(self) -> None:
         log = self._log

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from mirrormq.base import limits
 from mirrormq.base.errors import access_refused, precondition_failed
+from mirrormq.broker import taking
 from mirrormq.broker.queue import Queue
 from mirrormq.log.cursors import Cursor, CursorRefused
 from mirrormq.log.durable import DurableLog
@@ -243,17 +244,9 @@ def _advance(node: "Node", number: int, fields: Fields, done: Done) -> None:
 def _remove(queue: Queue, log: DurableLog, taken: tuple[str, int, int]) -> None:
     """What a query has taken leaves the queue; what is left lies in the log, to be read back when wanted."""
     queue.turn()
-    core = queue.core
     name, first, to = taken
     log.take_between(name, first, to, queue.host.now)
-    ready, size = core.ready, core.ready_bytes
-    core.purge()
-    spans = log.dead.missing_spans(1, log.end) if log.end else []
-    dying = sum(seq not in log.dead for seq in log.dying)
-    left = sum(last - begin + 1 for begin, last in spans) - dying
-    if left > 0:
-        core.restore_run(spans[0][0], spans[-1][1], left, size * left // max(ready, left))
-    core.touch()
+    taking.ready_again(queue, log)
 
 
 def _cursor(log: DurableLog, name: str) -> Cursor:

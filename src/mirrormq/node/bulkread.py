@@ -52,6 +52,8 @@ def locate(node: "Node", record: records.Queue, asked: Range) -> Stretch:
         stretch = Stretch(log, span, readable=readable, live=asked.live)
     except RangeRefused as refused:
         raise BulkError(bulk.REFUSED, f"PRECONDITION_FAILED - {refused}") from None
+    if asked.removals is not None:
+        stretch.only_removals(asked.removals)
     if asked.gaps:
         stretch.tolerate()
     return stretch

@@ -43,6 +43,8 @@ class Range(Struct, frozen=True):
     live: bool = False
     max_bytes: int | None = None
     relay: bool = False
+    removals: int | None = None
+    """Not the messages of the range that begins here, but what is said about them before `upto`."""
     gaps: bool = False
     """Give what is there although something is missing; of a named node only."""
 

@@ -116,7 +116,7 @@ def _serve(queue: StagingQueue, what: str, fields: Fields, done: Done) -> None:
             staging.abort([int(tx, 16) for tx in fields["txs"]])
             done({})
         elif what == STATE:
-            done(staging.report())
+            staging.tell(done)
         else:
             raise peerframes.BadFrame(f"nothing is known about '{what}'")
     except SinkError as error:

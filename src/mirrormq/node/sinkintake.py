@@ -9,6 +9,7 @@ Guarantees
   is not read.
 - In a vhost that mirrors another cluster the only rows are those of its mirror job, and they say where they
   come from; an ordinary vhost takes no such rows. So a mirror cannot be mirrored back into its source.
+- Messages are taken only from a queue that the user may read, and only from the incarnation that is named.
 """
 
 from collections.abc import Callable, Mapping
@@ -83,7 +84,9 @@ class Writer(NamedTuple):
     vhost: VHost
     user: str
     sources: Mapping[str, str] = {}
-    """Of a mirror job: the id of the queue at the source, by that of the queue here."""
+    """Of a mirror job: the id of the queue at the source, by that of the queue here. Of others: the id of the
+    queue from which messages are taken, by its name.
+    """
 
 
 class Intake:
@@ -103,7 +106,7 @@ class Intake:
         self._blocks: dict[int, Block] = {}
         """What is collected for each queue, by log id."""
         self._targets: dict[Block, int] = {}
-        self._routes: dict[tuple[bytes, bytes], list[Block] | None] = {}
+        self._routes: dict[tuple[int, bytes, bytes], list[Block] | None] = {}
         self._version = vhost.version
         self._stage: Stage | None = None
         self.tx = ""
@@ -218,11 +221,14 @@ class Intake:
     def _place(self, row: tuple[int, bytes, bytes, bytes, bytes]) -> None:
         """Decide about a row that the compiled loop cannot decide."""
         op, exchange, key, properties, body = row
-        if (op == rows.PUBLISH) is self._is_mirror:
+        if (op in (rows.PUBLISH, rows.TAKE)) is self._is_mirror:
             takes = "mirrors another cluster and takes rows with" if self._is_mirror else "takes no rows with"
             raise SinkError("refused", f"vhost '{self._vhost.name}' {takes} an origin")
-        if (exchange, key) not in self._routes:
-            self._learn(exchange, key)
+        if (op, exchange, key) not in self._routes:
+            if op == rows.TAKE:
+                self._learn_taken(exchange, key)
+            else:
+                self._learn(op, exchange, key)
             return  # and look at it once more
         message = Message(exchange, key, properties, body)
         extra_keys: list[bytes] = []
@@ -232,7 +238,7 @@ class Intake:
         if not message.persistent:
             fields = split_properties(raw)
             raw = join_properties({**fields, "delivery_mode": b"\x02"})
-        blocks = self._routes[exchange, key]
+        blocks = self._routes[op, exchange, key]
         if blocks is None or extra_keys:
             routed = self._vhost.route_message(message, extra_keys)
             blocks = [self._block(queue.record.log_id) for queue in routed.queues]
@@ -242,12 +248,26 @@ class Intake:
             raise _unroutable(exchange, key)
         self._splitter.place(blocks, raw)
 
-    def _learn(self, exchange: bytes, key: bytes) -> None:
+    def _learn_taken(self, exchange: bytes, key: bytes) -> None:
+        """Messages of this very queue leave it: whoever says so could as well have consumed them."""
+        name = text(key)
+        self._publisher.check("read", "queue", name)
+        queue = self._vhost.queues.get(name)
+        if exchange or queue is None:
+            raise SinkError("not-found", f"no {self._publisher.text('queue', name)} to take messages from")
+        record = queue.record
+        if not record.outlives_restart or self._sources.get(name) != f"{record.log_id:016x}":
+            why = "keeps no log" if not record.outlives_restart else "is not the one that was read"
+            raise SinkError("refused", f"{queue.text} {why}: nothing can be taken from it")
+        self._routes[rows.TAKE, exchange, key] = blocks = [self._block(record.log_id)]
+        self._splitter.learn(rows.TAKE, exchange, key, blocks)
+
+    def _learn(self, op: int, exchange: bytes, key: bytes) -> None:
         name = text(exchange)
         check_rights(self._publisher, name, key)
         walk = self._vhost.router.route(name, Letter((key,)))
         if not walk.keyed:
-            self._routes[exchange, key] = None
+            self._routes[op, exchange, key] = None
             return
         if not walk.queues:
             raise _unroutable(exchange, key)
@@ -256,8 +276,8 @@ class Intake:
             for queue in queues:
                 self._check_source(queue)
         blocks = [self._block(queue.record.log_id) for queue in queues]
-        self._routes[exchange, key] = blocks
-        self._splitter.learn(exchange, key, blocks)
+        self._routes[op, exchange, key] = blocks
+        self._splitter.learn(op, exchange, key, blocks)
 
     def _check_source(self, queue: QueuePort) -> None:
         """Seqs are those of one queue at the source: of another, also of one with the same name declared

@@ -2,7 +2,7 @@
 
 Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes), `cluster`
 (whole nodes with clients, links, disks and clocks), `mirror` (the replication protocol), `ha` (whole nodes
-with mirrored queues; with `--jobs N` in so many processes).
+with mirrored queues; with `--jobs N` in so many processes), `sink` (whole nodes with drivers of sinks).
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -15,7 +15,7 @@ from itertools import count
 
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.node import Node
-from mirrormq.sim import campaign, clusterplanted, haplanted, mirrorplanted, raftplanted
+from mirrormq.sim import campaign, clusterplanted, haplanted, mirrorplanted, raftplanted, sinkplanted
 from mirrormq.sim.client import Stats
 from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
@@ -24,6 +24,7 @@ from mirrormq.sim.mirrorworld import MirrorStats, MirrorWorld
 from mirrormq.sim.planted import PLANTED
 from mirrormq.sim.queueworld import QueueWorld
 from mirrormq.sim.raftworld import RaftStats, RaftWorld
+from mirrormq.sim.sinkworld import SinkStats, SinkWorld
 
 TRACE_LINES = 25
 
@@ -37,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "cluster": _run_cluster,
         "mirror": _run_mirror,
         "ha": _run_ha,
+        "sink": _run_sink,
     }
     run = runs.get(options.world, _run_log)
     return run(options)
@@ -116,6 +118,11 @@ def _run_cluster(options: argparse.Namespace) -> int:
     return _run_groups(options, lambda seed: ClusterWorld(seed, make_node=make_node), ClusterStats())
 
 
+def _run_sink(options: argparse.Namespace) -> int:
+    make_node = sinkplanted.PLANTED[options.planted] if options.planted else Node
+    return _run_groups(options, lambda seed: SinkWorld(seed, make_node=make_node), SinkStats())
+
+
 def _run_ha(options: argparse.Namespace) -> int:
     total, failed = campaign.Total(), 0
     for found in campaign.run(_seeds(options), options.planted or "", options.jobs):
@@ -158,7 +165,9 @@ def _run_groups(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
-    parser.add_argument("world", choices=["log", "cursors", "raft", "meta", "cluster", "mirror", "ha"])
+    parser.add_argument(
+        "world", choices=["log", "cursors", "raft", "meta", "cluster", "mirror", "ha", "sink"]
+    )
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")
     amount.add_argument("--seconds", type=float)
@@ -172,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
                 *clusterplanted.PLANTED,
                 *mirrorplanted.PLANTED,
                 *haplanted.PLANTED,
+                *sinkplanted.PLANTED,
             }
         ),
         help="run a node with this bug",

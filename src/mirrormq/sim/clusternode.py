@@ -6,8 +6,8 @@ in their order; effects are carried out in order and may stop after any of them.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ from mirrormq.node import effects as fx
 from mirrormq.node.memberport import ClusterOptions
 from mirrormq.node.node import Node
 from mirrormq.sim.disk import MemoryDisk, ReadFailed, SlowDisk
-from mirrormq.sim.machine import Hear, PowerLost, SeededRng
+from mirrormq.sim.machine import PowerLost, SeededRng
 from mirrormq.sim.session import Reader
 
 if TYPE_CHECKING:
@@ -40,6 +40,14 @@ def fingerprint(state: MetaState) -> str:
     """What all definitions are, in their order."""
     data = encode_records([*state.records()])
     return hashlib.blake2b(data + state.last_id.to_bytes(8, "big"), digest_size=8).hexdigest()
+
+
+class ClientReader(Protocol):
+    """Puts together what a node sends to a client."""
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """What is complete with these bytes."""
+        ...
 
 
 class SimNode:
@@ -81,7 +89,7 @@ class SimNode:
         self._base = world.rng.randrange(10**6, 10**9)
         self._rate = 1 + world.rng.choice([-0.045, -0.01, 0, 0, 0.01, 0.045])
         self._inbox: deque[Input] = deque()
-        self._hear: dict[int, tuple[Reader, Hear]] = {}
+        self._hear: dict[int, tuple[ClientReader, Callable[[Any], None]]] = {}
         self._held: dict[int, deque[bytes]] = {}
         """What clients sent that the node has not read."""
         self._stopped: set[int] = set()
@@ -321,10 +329,10 @@ class SimNode:
 
     # --- clients ---
 
-    def connect(self, conn: int, hear: Hear) -> None:
-        """Take in a client; what it receives goes to `hear`."""
+    def connect(self, conn: int, hear: Callable[[Any], None], reader: ClientReader | None = None) -> None:
+        """Take in a client; what it receives goes to `hear`. It speaks AMQP, unless it brings its reader."""
         assert self.is_open, self.name
-        self._hear[conn] = (Reader(), hear)
+        self._hear[conn] = (Reader() if reader is None else reader, hear)
         peer = Peer("127.0.0.1", 10_000 + conn % 50_000, "127.0.0.1", 5672)
         self.input(lambda node, now: node.client_open(now, conn, peer))
 

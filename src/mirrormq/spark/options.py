@@ -35,11 +35,11 @@ READING = (
     "queue", "queues", "queuePattern", "mode", "cursor", "startingOffsets", "startingTimestamp",
     "endingOffsets", "endingTimestamp", "failOnDataLoss", "maxRecordsPerTrigger", "maxBytesPerTrigger",
     "minRecordsPerTrigger", "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "includeHeaders",
-    "includeBody", "pushdown", "readFrom", "arrowBatchBytes", "asyncProgress",
+    "includeBody", "pushdown", "readFrom", "arrowBatchBytes", "asyncProgress", "remove",
 )  # fmt: skip
 WRITING = (
     "queue", "exchange", "routingKey", "delivery", "confirmTimeout", "txTimeout", "sinkId", "batchId",
-    "mirrorOf", "mirrorSources",
+    "mirrorOf", "mirrorSources", "takeFrom",
 )  # fmt: skip
 OF_SPARK = frozenset(
     ["checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingenabled",
@@ -110,6 +110,8 @@ class ReadOptions:
     masters_only: bool
     arrow_bytes: int
     async_progress: bool
+    removes: bool
+    """In mode consume: does what the query has read leave the queue, or only what its sink takes?"""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class WriteOptions:
     """The cluster whose messages these are, if the virtual host mirrors one."""
     sources: tuple[tuple[str, str], ...]
     """(queue, the id of the queue there that it mirrors)"""
+    take_from: str | None
+    """The queue that the rows were read from, and leave when they are committed."""
 
 
 class Given:
@@ -237,7 +241,14 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         masters_only=masters_only,
         arrow_bytes=given.count("arrowBatchBytes", highest=ARROW_BYTES_MAX) or 8 << 20,
         async_progress=given.flag("asyncProgress", default=False),
+        removes=_removes(given, mode),
     )
+
+
+def _removes(given: Given, mode: str | None) -> bool:
+    if given.text("remove") is not None and mode != "consume":
+        raise OptionRefused("option 'remove' is for mode consume: the other modes remove nothing")
+    return given.flag("remove", default=True)
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
@@ -266,7 +277,19 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
         batch=_batch(given, sink),
         mirror_of=given.text("mirrorOf"),
         sources=_sources(given),
+        take_from=_take_from(given, delivery),
     )
+
+
+def _take_from(given: Given, delivery: str) -> str | None:
+    name = given.text("takeFrom")
+    if name is None:
+        return None
+    if not 1 <= len(name.encode()) <= 255:
+        raise OptionRefused("option 'takeFrom' is the name of a queue")
+    if delivery != "exactly-once" or given.text("mirrorOf") is not None:
+        raise OptionRefused("option 'takeFrom' needs delivery exactly-once, and is not for mirrors")
+    return name
 
 
 def _batch(given: Given, sink: str | None) -> int:

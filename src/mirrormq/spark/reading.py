@@ -51,6 +51,9 @@ REASONS = {
 _connections: dict[tuple[Contact, str, int], BulkClient] = {}
 """Python workers live for many tasks: a log-in per node is enough."""
 
+_warned: set[str] = set()
+"""So is a warning per address."""
+
 
 def read_piece(
     piece: Piece, schema: StructType, options: ReadOptions, *, changes: bool
@@ -109,7 +112,6 @@ class Tap:
         self._options = options
         self._members = [member for member in piece.members if member.port]
         self._relays = False
-        self._warned: set[str] = set()
         self._skip_to = 0
 
     def range_fields(self) -> dict[str, Any]:
@@ -121,13 +123,17 @@ class Tap:
         return asked
 
     def removal_fields(self) -> dict[str, Any]:
-        """What to ask for the removals alone: an empty range with what lies behind it."""
-        return {"end": None, "upto": self.piece.upto, "live": False}
+        """What to ask for the removals alone. The node stops when it has told of all that are gone by now;
+        below the cursor it cannot know, and everything up to the end of the micro-batch is gone through.
+        """
+        piece = self.piece
+        asked: dict[str, Any] = {"end": None, "upto": piece.upto, "live": False}
+        return asked if piece.held > piece.start else {**asked, "end": piece.end, "removals": piece.start}
 
     def stream(self, fields: dict[str, Any], position: Callable[[], int]) -> Iterator[bytes | bytearray]:
         """Runs of whole batches; `position` says where to go on."""
         until = time.monotonic() + PATIENCE_S
-        last = fields["upto"] if fields["end"] is None else fields["end"]
+        last = fields["end"] if fields["upto"] == fields["end"] or fields["live"] else fields["upto"]
         while True:
             start = max(position(), self._skip_to)
             if start >= last:
@@ -177,12 +183,12 @@ class Tap:
         self._members = left
 
     def _warn_unreachable(self, member: Member, text: str) -> None:
-        if member.node not in self._warned:
-            self._warned.add(member.node)
-            where = f"{member.host}:{member.port}"
+        where = f"{member.host}:{member.port}"
+        if where not in _warned:
+            _warned.add(where)
             LOG.warning(
-                "node '%s' cannot be read from at %s (%s): reading goes on elsewhere; "
-                "if Spark's workers need another address for it, set 'advertise' there",
+                "node '%s' cannot be read from at %s (%s): reading goes on elsewhere; if Spark's workers "
+                "need another address for it, set 'cluster_advertise' or 'listeners.tcp' there",
                 member.node, where, text,
             )  # fmt: skip
 

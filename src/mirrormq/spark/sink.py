@@ -71,13 +71,17 @@ class _Writer:
             return Written(sink, batch, partition, None, rows)
         with self._client(sink) as client:
             try:
-                return self._stage(Sink(client, sink), source.rows(batches), batch, partition)
+                return self._stage(Sink(client, sink), source, batches, (batch, partition))
             except BulkError as error:
                 raise SinkFailed(error.text) from None
             except Gone as error:
                 raise SinkFailed(f"the rows could not be staged: {error}") from None
 
-    def _stage(self, sink: Sink, rows: Iterator[bytes], batch: int, partition: int) -> Written:
+    def _stage(
+        self, sink: Sink, source: RowSource, batches: Iterator[pa.RecordBatch], place: tuple[int, int]
+    ) -> Written:
+        batch, partition = place
+        rows = source.rows(batches)
         last = sink.open()
         first = next(rows, None)
         if first is None or (last is not None and last >= batch):
@@ -86,6 +90,8 @@ class _Writer:
         more: dict[str, Any] = {}
         if self._options.mirror_of is not None:
             more = {"origin": self._options.mirror_of, "sources": dict(self._options.sources)}
+        elif source.taken_from:
+            more = {"sources": source.taken_from}
         staged = sink.stage(
             _with_first(first, rows),
             batch=batch,
@@ -94,7 +100,7 @@ class _Writer:
             tx_timeout_s=self._options.tx_timeout,
             **more,
         )
-        return Written(sink.name, batch, partition, staged.tx, staged.rows)
+        return Written(sink.name, batch, partition, staged.tx, staged.rows)  # those that take count, too
 
     def _commit(self, messages: list[WriterCommitMessage | None], batch: int) -> None:
         written = [message for message in messages if isinstance(message, Written)]

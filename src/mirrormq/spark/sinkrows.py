@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from mirrormq.base.errors import AmqpError
+from mirrormq.client.sink import encode_take
 from mirrormq.spark.options import OptionRefused, WriteOptions
 from mirrormq.spark.rows import NAMES, RowWriter
 from mirrormq.spark.schema import CHANGES, MESSAGE, nearest
@@ -70,6 +72,8 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         )
     if "op" in names and (options.routing_key is not None or options.delivery != "exactly-once"):
         raise OptionRefused("a column 'op' is for mirrors: each row goes to its queue, exactly once")
+    if options.take_from is not None and not {"seq", "queue_id"} <= names:
+        raise OptionRefused("with the option takeFrom the columns 'seq' and 'queue_id' are needed")
     if options.routing_key is None and not names & {"routing_key", "op"}:
         raise OptionRefused("where to? give the option queue or routingKey, or a column 'routing_key'")
 
@@ -83,11 +87,17 @@ class RowSource:
         self._names_messages = options.delivery == "at-least-once"
         self._name = name
         self._count = 0
+        self._taken = Taken(schema, options.take_from) if options.take_from is not None else None
         exchange = "" if self._is_mirror or "exchange" not in schema.fieldNames() else None
         self._writer = RowWriter(
             _octets(options.exchange if options.exchange is not None else exchange),
             _octets(options.routing_key),
         )
+
+    @property
+    def taken_from(self) -> dict[str, str]:
+        """The queue that rows are taken from and its id, once there was a row."""
+        return {} if self._taken is None else self._taken.source
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
         """Runs of rows as octets."""
@@ -95,7 +105,8 @@ class RowSource:
             for start in range(0, batch.num_rows, CHUNK_ROWS):
                 part = batch.slice(start, CHUNK_ROWS)
                 if part.num_rows:
-                    yield self._encode(part)
+                    taken = b"" if self._taken is None else self._taken.rows(part)
+                    yield self._encode(part) + taken
 
     def _encode(self, batch: pa.RecordBatch) -> bytes:
         arrays = {name: batch.column(at) for at, name in self._fields}
@@ -119,6 +130,31 @@ class RowSource:
         """The same for a row whenever its task is run."""
         made = pa.array([f"{self._name}:{self._count + at}" for at in range(rows)])
         return made if given is None else pc.coalesce(given.cast(pa.string()), made)
+
+
+class Taken:
+    """Takes out of their queue what is published somewhere else, in the same transaction."""
+
+    def __init__(self, schema: StructType, queue: str) -> None:
+        names = schema.fieldNames()
+        self._seq, self._id = names.index("seq"), names.index("queue_id")
+        self._queue = queue
+        self.source: dict[str, str] = {}
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        """A row per run of seqs."""
+        ids = pc.unique(batch.column(self._id)).to_pylist()
+        given = self.source.setdefault(self._queue, ids[0] or "")
+        if ids != [given]:
+            raise OptionRefused(f"the rows are not all of one queue '{self._queue}': it is taken from one")
+        if batch.column(self._seq).null_count:
+            raise OptionRefused("a row without a seq cannot be taken from its queue")
+        seqs = np.unique(batch.column(self._seq).to_numpy(zero_copy_only=False))
+        cuts = np.flatnonzero(np.diff(seqs) != 1) + 1
+        firsts, lasts = seqs[np.concatenate(([0], cuts))], seqs[np.concatenate((cuts - 1, [len(seqs) - 1]))]
+        queue = self._queue.encode()
+        runs = zip(firsts.tolist(), lasts.tolist(), strict=True)
+        return b"".join([encode_take(first, last, queue) for first, last in runs])
 
 
 def _octets(text: str | None) -> bytes | None:

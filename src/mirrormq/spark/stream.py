@@ -325,7 +325,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             to=position.seq,
             epoch=position.epoch or None,
             reader=self._reader,
-            remove=self._options.mode == "consume",
+            remove=self._options.mode == "consume" and self._options.removes,
             **more,
         )
 

@@ -38,10 +38,10 @@ def split(data, routes, pieces=(), most=1 << 20):
                 if not full:
                     break
                 continue
-            _, exchange, key, properties, _ = asked
+            op, exchange, key, properties, _ = asked
             wanted = [blocks.setdefault(name, Block()) for name in routes[key]]
             if properties == DURABLE:
-                splitter.learn(exchange, key, wanted)
+                splitter.learn(op, exchange, key, wanted)
             else:
                 splitter.place(wanted, DURABLE)
     assert splitter.is_whole
@@ -129,6 +129,7 @@ def test_a_row_that_is_not_persistent_is_asked_about_each_time():
     [
         b"\x05\0\0\0" + bytes(5),
         b"\xff\xff\xff\x7f",
+        row("a", b"1", op=5),
         row("a", b"1", op=4),
         row("a", b"short", op=1),
         row("a", bytes(12), op=2),

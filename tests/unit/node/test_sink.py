@@ -286,3 +286,20 @@ def test_a_sink_that_is_not_used_for_thirty_days_is_forgotten():
         kit.now = kit.now._replace(mono=kit.now.mono + day, wall=kit.now.wall + day)
         kit.advance(1)
     assert sink.refusal("sink_state")[0] == 404
+
+
+def test_a_batch_is_told_to_be_committed_only_when_that_is_durable():
+    kit, sink = begun()
+    tx = sink.stage(rows(1))
+    kit.hold_flushes = True
+    sink.begin("commit_set", batch=0, txs=[tx])
+    asked = [sink.begin(op) for op in ("sink_open", "sink_state")]
+    again = sink.send(rows(1))
+    kit.run()
+    assert [call.answers for call in asked] == [[], []]
+    assert len(again.answers) == 1
+    kit.hold_flushes = False
+    kit.flush()
+    kit.advance(0.3)
+    assert [call.answers[-1]["last"] for call in asked] == [0, 0]
+    assert again.answers[-1]["already"]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mirrormq.client.bulk import BulkError
 from mirrormq.spark.broker import Broker
 from mirrormq.spark.offsets import key_of
 from mirrormq.spark.options import read_options
@@ -39,6 +40,15 @@ class Cursors:
         seq = self._seq(cursor)
         key = key_of((self._where["vhost"], self._where["queue"]))
         return seq is None or seq >= int(offset["q"][key]["s"])
+
+    def is_under_way(self, sink: str) -> bool:
+        """Is something a sink has committed not where it belongs yet? One that never wrote has nothing."""
+        try:
+            return bool(self._ask("sink_state", sink=sink)["waiting"])
+        except BulkError as error:
+            if error.code != "not-found":
+                raise
+            return False
 
     def drop(self, cursor: str) -> None:
         """Let go of what it holds; one that is gone is no error."""

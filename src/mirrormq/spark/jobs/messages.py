@@ -31,8 +31,7 @@ def queue_options(given: argparse.Namespace) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def to_publish(rows: DataFrame, exchange: Column, routing_key: Column) -> DataFrame:
-    """Rows as the sink takes them: where they go, their properties, their bodies."""
-    return rows.select(
-        exchange.alias("exchange"), routing_key.alias("routing_key"), *map(f.col, PROPERTIES), f.col("body")
-    )
+def to_publish(rows: DataFrame, exchange: Column, routing_key: Column, *more: str) -> DataFrame:
+    """Rows as the sink takes them: where they go, their properties, their bodies, and further columns."""
+    names = (*PROPERTIES, "body", *more)
+    return rows.select(exchange.alias("exchange"), routing_key.alias("routing_key"), *map(f.col, names))

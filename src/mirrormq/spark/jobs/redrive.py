@@ -1,10 +1,10 @@
 """The job `redrive`: dead letters go back to where they died, or to the exchange they came through.
 
 Guarantees
-- Exactly once: a letter leaves the dead-letter queue when it is durable at its origin and not before; the
-  batch of a crash is done again, once.
-- A letter that is not meant (`--where`), or of which nobody knows where it came from, stays: it is put at the
-  end of the dead-letter queue, in order, in the same batch. With `--keep` nothing leaves the queue at all.
+- Exactly once: a letter leaves the dead-letter queue by the same commit that publishes it where it came from;
+  the batch of a crash is done again, once.
+- A letter that is not meant (`--where`), or of which nobody knows where it came from, stays where it is. With
+  `--keep` nothing leaves the queue at all.
 - While it runs nobody else consumes from the dead-letter queue; who tries is told so (403), and so is this
   job.
 """
@@ -86,13 +86,10 @@ def marked(letters: DataFrame, to: str, where: str | None) -> DataFrame:
     )
 
 
-def moved(letters: DataFrame, queue: str, *, keep: bool) -> DataFrame:
-    """What is published: letters to their origins, the others back to their queue."""
-    if keep:
-        return to_publish(letters.where("is_meant"), f.col("to_exchange"), f.col("to_key"))
-    exchange = f.when(f.col("is_meant"), f.col("to_exchange")).otherwise(f.lit(""))
-    key = f.when(f.col("is_meant"), f.col("to_key")).otherwise(f.lit(queue))
-    return to_publish(letters, exchange, key)
+def moved(letters: DataFrame, *, keep: bool) -> DataFrame:
+    """What is published: the letters that are meant, to their origins; and where they are taken from."""
+    place = () if keep else ("queue_id", "seq")
+    return to_publish(letters.where("is_meant"), f.col("to_exchange"), f.col("to_key"), *place)
 
 
 def counts(letters: DataFrame) -> DataFrame:
@@ -134,13 +131,15 @@ def _move(work: Work) -> Result:
     mode = "cursor" if given.keep else "consume"
     options = {"queue": given.queue, "mode": mode, "cursor": cursor, "startingOffsets": "earliest"}
     options |= {"maxRecordsPerTrigger": str(given.max_records)} if given.max_records else {}
+    options |= {} if given.keep else {"remove": "false"}
     letters = work.stream(**options)
     if given.keep:
         letters = letters.where(f.col("state") == "live").drop("state")
     found = marked(letters, given.to, given.where).observe(
         METRICS, f.count_if("is_meant").alias("moved"), f.count_if(~f.col("is_meant")).alias("stayed")
     )
-    writer = moved(found, given.queue, keep=given.keep).writeStream.format(FORMAT).options(**work.contact)
+    writer = moved(found, keep=given.keep).writeStream.format(FORMAT).options(**work.contact)
+    writer = writer if given.keep else writer.option("takeFrom", given.queue)
     query = writer.option("checkpointLocation", state.checkpoint).trigger(availableNow=True).start()
     told = Told()
     try:
@@ -148,7 +147,7 @@ def _move(work: Work) -> Result:
     finally:
         query.stop()
     if not given.keep:
-        _let_go(work, cursor)
+        _let_go(work, cursor, str(query.id))
     sums = {"moved": told.moved, "stayed": told.stayed}
     return {"dry_run": False, "queue": given.queue, "kept": given.keep, **sums}
 
@@ -167,11 +166,15 @@ class Told:
             self.stayed += found["stayed"]
 
 
-def _let_go(work: Work, cursor: str) -> None:
-    """Let others consume from the queue again. The next run is a new round and looks for another cursor."""
+def _let_go(work: Work, cursor: str, sink: str) -> None:
+    """Let others consume from the queue again. The next run is a new round and looks for another cursor.
+
+    Not before everything has left that was committed: it leaves only while the cursor is there.
+    """
     queue, state = work.arguments.queue, work.state
     cursors, end = Cursors(work.contact, queue), last_offset(state.checkpoint)
-    if end is not None and not cursors.has_taken(cursor, end):
+    is_left = end is not None and not cursors.has_taken(cursor, end)
+    if is_left or cursors.is_under_way(sink):
         raise JobFailed(f"the last letters have not left {queue} yet; run it again")
     state.update(round=state.round + 1, cursor=[queue, cursor])
     cursors.drop(cursor)
