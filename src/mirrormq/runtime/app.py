@@ -357,6 +357,7 @@ class App:
         listeners = [(bound.protocol, bound.address.host, bound.address.port) for bound in self.bound]
         self.node.news.set_listeners(listeners)
         self.node.inquiries.describe = self.facts
+        self.node.rates.is_exact = True
         door = Door(self.driver, self.settings, self.files_max)
         for bound in self.bound:
             bound.open(lambda: PORT_CURE)
