@@ -33,9 +33,9 @@ class Admin:
     def close(self) -> None:
         self._connection.close()
 
-    def request(self, verb: str, *path: str, body: Any = None) -> Any:
+    def request(self, verb: str, *path: str, body: Any = None, query: str = "") -> Any:
         """Send a request to /api/<path...>, each part quoted; the decoded answer or None when it is empty."""
-        target = "/api/" + "/".join(quote(part, safe="") for part in path)
+        target = "/api/" + "/".join(quote(part, safe="") for part in path) + query
         payload = None if body is None else json.dumps(body)
         try:
             answer, data = self._exchange(verb, target, payload)

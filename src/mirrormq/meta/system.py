@@ -42,13 +42,14 @@ def names_in(vhost: str) -> frozenset[str]:
     return NAMES if vhost == VHOST else _NONE
 
 
+def is_ordinary(record: Queue) -> bool:
+    """Is it a queue of users?"""
+    return not is_system(record.vhost, record.name) and not hidden.is_staging(record.name)
+
+
 def ordinary(found: Iterable[Queue]) -> Iterator[Queue]:
     """Of these queues those of users, found as they are taken: there may be very many."""
-    return (
-        record
-        for record in list(found)
-        if not is_system(record.vhost, record.name) and not hidden.is_staging(record.name)
-    )
+    return (record for record in list(found) if is_ordinary(record))
 
 
 def count_in(tables: Tables, vhost: str) -> int:

@@ -289,7 +289,7 @@ class Balancer:
         for place, record in enumerate(list(node.meta.queues.values())):
             if place % limits.balance_slice_queues == 0:
                 yield self._next_pass()
-            if record.exclusive or not system.ordinary([record]) or not order.is_about(record):
+            if record.exclusive or not system.is_ordinary(record) or not order.is_about(record):
                 continue
             host = node.meta.nodes.get(record.node)
             if host is None or not host.is_live or node.meta.queues.get(record.identity) is not record:

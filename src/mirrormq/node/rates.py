@@ -74,6 +74,8 @@ class Rates:
         self._octets: dict[str, list[int]] = {}
         """Octets received and sent by connections that are gone, by vhost."""
         self._due_at = self._next_at()
+        self.is_exact = False
+        """Wake for rounds when they are due, and not up to a second later with a tick."""
 
     @property
     def size(self) -> int:
@@ -108,8 +110,8 @@ class Rates:
         return self._round is not None
 
     def next_at(self) -> int:
-        """When the next round is due (mono µs)."""
-        return self._due_at
+        """When to be woken for the next round (mono µs); 0: the next tick is soon enough."""
+        return self._due_at if self.is_exact else 0
 
     def on_timer(self) -> None:
         """Begin a round if it is time."""

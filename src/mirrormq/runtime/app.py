@@ -390,6 +390,7 @@ class App:
         listeners += [(entry["protocol"], entry["interface"], entry["port"]) for entry in told]
         self.node.news.set_listeners(listeners)
         self.node.inquiries.describe = self.facts
+        self.node.rates.is_exact = True
 
     async def open_doors(self) -> None:
         """Let clients in."""

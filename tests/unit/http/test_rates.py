@@ -160,3 +160,26 @@ async def test_a_long_list_has_rates_and_no_samples(
     assert all("samples" not in row["messages_details"] for row in rows)
     page = await api.get(f"queues?{ALL}&page=1&page_size=2")
     assert all(set(row["messages_details"]) == FULL for row in page["items"])
+
+
+async def test_what_a_client_takes_from_another_nodes_queue_is_counted_once() -> None:
+    cluster = ClusterKit("home", "master")
+    async with serving(cluster["home"]) as api:  # type: ignore[arg-type]
+        owner = cluster["master"].client()
+        owner.declare("far", durable=True)
+        client = cluster["home"].client()
+        client.consume("far")
+        for _ in range(4):
+            client.publish("far")
+        cluster.advance(PERIOD)
+        cluster.advance(1)
+        stats = (await api.get("overview", headers=KEYED, user=None))["message_stats"]
+        assert (stats["publish"], stats["deliver"], stats["deliver_get"]) == (4, 4, 4)
+        (queue,) = await api.get("queues", headers=KEYED, user=None)
+        assert (queue["node"], queue["message_stats"]["publish"], queue["message_stats"]["deliver"]) == (
+            "master",
+            4,
+            4,
+        )
+        channels = await api.get("channels", headers=KEYED, user=None)
+        assert sorted(row["message_stats"]["deliver"] for row in channels) == [0, 4]

@@ -47,4 +47,4 @@ def test_never_confirms_at_once_and_does_not_flush_queue_data():
     assert client.take() == [methods.BasicAck(1, False)]
     kit.advance(10)
     assert not journal_flushes(kit)
-    assert kit.node.next_timer() == kit.node.rates.next_at()
+    assert kit.node.next_timer() is None

@@ -282,3 +282,12 @@ def test_a_row_with_samples_counts_for_more_when_answers_are_cut_into_passes() -
     assert Look(1).weight == 0
     assert Look(1, msg_rates=(60, 5), lengths=(60, 5)).weight == 13 * 15 // 2
     assert Look(1, msg_rates=(60, 5)).bounded(limits.rates_sampled_rows_max + 1) == Look(1)
+
+
+def test_a_node_asks_to_be_woken_for_rounds_only_if_they_are_to_be_exact(kit: AdminKit) -> None:
+    kit.advance(1)
+    assert kit.node.next_timer() is None
+    kit.node.rates.is_exact = True
+    due = kit.node.next_timer()
+    assert due is not None
+    assert (kit.now.wall + due - kit.now.mono) % limits.rates_period_us == 0
