@@ -256,13 +256,23 @@ function makeContext(parameters, query, path) {
     },
     follow(topics, onData, onError) {
       const key = {};
-      const stop = follow(topics, onData, onError ?? ((_, fault) => this.problem(fault)), (state) => {
+      const failed = onError ?? ((_, fault) => this.problem(fault));
+      const awaited = new Set(topics.keys());
+      const main = frame.main;
+      main.setAttribute("aria-busy", "true");
+      const came = (take) => (place, value) => {
+        take(place, value);
+        awaited.delete(place);
+        if (!awaited.size) main.removeAttribute("aria-busy");
+      };
+      const stop = follow(topics, came(onData), came(failed), (state) => {
         states.set(key, state);
         show();
       });
       const once = () => {
         stop();
         states.delete(key);
+        main.removeAttribute("aria-busy");
       };
       leave.push(once);
       return once;
