@@ -27,6 +27,8 @@ from tests.cluster.kit import ADMIN, AMQP, Node
 from tests.support import raw
 
 ROUNDS = 5
+IMPORTED = 500
+"""Queues declared by one request."""
 COLUMNS = (
     "name,vhost,durable,auto_delete,exclusive,arguments,node,policy,operator_policy,"
     "effective_policy_definition,state,messages,messages_ready,messages_unacknowledged,consumers,slave_nodes,"
@@ -124,7 +126,8 @@ def prepare(nodes: list[Node], queues: int, connections: int) -> list[raw.RawCli
         definition={"ha-mode": "exactly", "ha-params": 2, "queue-master-locator": "min-masters"},
         apply_to="queues",
     )
-    nodes[0].post("definitions", {"queues": rows})
+    for first in range(0, queues, IMPORTED):
+        nodes[0].post("definitions", {"queues": rows[first : first + IMPORTED]})
     clients = []
     for number in range(connections):
         client = raw.connect(nodes[number % len(nodes)].host, AMQP, 30)

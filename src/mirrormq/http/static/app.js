@@ -44,6 +44,7 @@ const root = document.getElementById("app");
 let frame = null;
 let leave = [];
 let visit = 0;
+let hasVhosts = true;
 let vhost = sessionStorage.getItem(VHOST) ?? "";
 
 api.onEnd((why) => showLogIn(why));
@@ -81,8 +82,7 @@ function start() {
       document.title = `${found.cluster_name} · MirrorMQ`;
     })
     .catch(() => undefined);
-  drawVhosts();
-  route();
+  drawVhosts().then(() => route());
 }
 
 function makeFrame() {
@@ -139,8 +139,10 @@ function chooseVhost(name) {
 
 async function drawVhosts() {
   const found = await api.get("vhosts?columns=name").catch(() => []);
+  if (!frame) return; // logged out meanwhile
   const names = found.map((row) => row.name);
   if (!names.includes(vhost)) vhost = "";
+  hasVhosts = names.length > 1;
   put(
     frame.vhost,
     h("option", { value: "" }, "All"),
@@ -245,6 +247,7 @@ function makeContext(parameters, query, path) {
     query,
     may: api.may(),
     vhost,
+    hasVhosts: hasVhosts && !vhost,
     vhostsChanged: drawVhosts,
     problemLine,
     problem(fault) {
@@ -253,13 +256,23 @@ function makeContext(parameters, query, path) {
     },
     follow(topics, onData, onError) {
       const key = {};
-      const stop = follow(topics, onData, onError ?? ((_, fault) => this.problem(fault)), (state) => {
+      const failed = onError ?? ((_, fault) => this.problem(fault));
+      const awaited = new Set(topics.keys());
+      const main = frame.main;
+      main.setAttribute("aria-busy", "true");
+      const came = (take) => (place, value) => {
+        take(place, value);
+        awaited.delete(place);
+        if (!awaited.size) main.removeAttribute("aria-busy");
+      };
+      const stop = follow(topics, came(onData), came(failed), (state) => {
         states.set(key, state);
         show();
       });
       const once = () => {
         stop();
         states.delete(key);
+        main.removeAttribute("aria-busy");
       };
       leave.push(once);
       return once;

@@ -111,7 +111,7 @@ export class Chart {
             label: entry.label,
             stroke: colour(entry.colour),
             width: 1.6,
-            points: { show: false },
+            points: { show: () => this.times.length < 3 },
             spanGaps: false,
             fill: this.options.fill ? `${colour(entry.colour)}22` : undefined,
           })),

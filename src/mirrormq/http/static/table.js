@@ -5,7 +5,7 @@ import { h, newId, put, say } from "./dom.js";
 import { count } from "./format.js";
 
 /**
- * columns: [{label, value(row) -> text | node, sort?: name, title?, num | main | long | tight?: bool}];
+ * columns: [{label, value(row) -> text | node, sort?: name, title?, num, main, tags, long, tight?}];
  * options: {key(row), caption, empty, order: {sort, reverse}, onSort(name)}.
  */
 export class DataTable {
@@ -114,6 +114,7 @@ export class DataTable {
 function kindOf(column) {
   if (column.main) return "main long";
   if (column.num) return "num";
+  if (column.tags) return "tags";
   return column.long ? "long" : column.tight ? "tight" : undefined;
 }
 
@@ -136,7 +137,9 @@ export class ListPage {
       sort: asked.get("sort") ?? "",
       reverse: asked.get("sort_reverse") === "true",
     };
-    this.table = new DataTable(columns, {
+    // As in RabbitMQ: where there is only one, it is not worth a column.
+    const shown = columns.filter((column) => context.hasVhosts || column.label !== "Virtual host");
+    this.table = new DataTable(shown, {
       ...options,
       order: this.state,
       onSort: (name) => this.sortBy(name),

@@ -1,7 +1,7 @@
 // All channels of the cluster.
 
 import { h } from "../dom.js";
-import { count, link, rate } from "../format.js";
+import { count, link, rate, shortNode } from "../format.js";
 import { state } from "../badges.js";
 import { path } from "../api.js";
 import { ListPage } from "../table.js";
@@ -19,7 +19,7 @@ export default function page(context) {
       sort: "name",
       value: (row) => h("a", { href: link("channels", row.name) }, row.name),
     },
-    { label: "Node", sort: "node", value: (row) => row.node },
+    { label: "Node", sort: "node", value: (row) => shortNode(row.node) },
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },
     { label: "User name", sort: "user", value: (row) => row.user },
     { label: "Mode", title: "C: confirms, T: transactions", value: (row) => mode(row) },

@@ -1,7 +1,7 @@
 // All connections of the cluster.
 
 import { h } from "../dom.js";
-import { bytes, count, link } from "../format.js";
+import { bytes, count, link, shortNode } from "../format.js";
 import { state } from "../badges.js";
 import { path } from "../api.js";
 import { ListPage } from "../table.js";
@@ -25,7 +25,7 @@ export default function page(context) {
           row.user_provided_name ? h("div", { class: "soft" }, row.user_provided_name) : null,
         ),
     },
-    { label: "Node", sort: "node", value: (row) => row.node },
+    { label: "Node", sort: "node", value: (row) => shortNode(row.node) },
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },
     { label: "User name", sort: "user", value: (row) => row.user },
     { label: "State", sort: "state", value: (row) => state(row.state) },

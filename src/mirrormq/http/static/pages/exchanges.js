@@ -19,7 +19,7 @@ export default async function page(context) {
         h("a", { href: link("exchanges", row.vhost, exchangePart(row.name)) }, exchangeName(row.name)),
     },
     { label: "Type", sort: "type", value: (row) => row.type },
-    { label: "Features", value: (row) => exchangeBadges(row) },
+    { label: "Features", tags: true, value: (row) => exchangeBadges(row) },
     {
       label: "Message rate in",
       sort: "message_stats.publish_in_details.rate",

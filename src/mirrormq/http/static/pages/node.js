@@ -66,6 +66,7 @@ export default function page(context) {
     {},
     h("h1", {}, `Node ${name}`),
     h("div", { class: "columns" }, memory.element, sockets.element),
+    h("div", { class: "gap" }),
     section("Details", {}, details),
     h("p", {}, h("a", { href: "#/cluster" }, "Map of the cluster")),
   );

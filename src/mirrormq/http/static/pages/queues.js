@@ -56,7 +56,7 @@ export default async function page(context) {
       value: (row) => h("a", { href: link("queues", row.vhost, row.name) }, row.name),
     },
     { label: "Node", sort: "node", value: (row) => shortNode(row.node) },
-    { label: "Features", value: (row) => queueBadges(row) },
+    { label: "Features", tags: true, value: (row) => queueBadges(row) },
     { label: "State", sort: "state", value: (row) => progress(row) },
     { label: "Ready", sort: "messages_ready", num: true, value: (row) => count(row.messages_ready) },
     {

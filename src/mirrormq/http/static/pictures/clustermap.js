@@ -3,7 +3,7 @@
 import { h, putChanged, s } from "../dom.js";
 import { count, shortNode } from "../format.js";
 
-const WIDTH = 560;
+const WIDTH = 420;
 const CENTRE = { x: WIDTH / 2, y: 165 };
 const RADIUS = 38;
 
@@ -34,7 +34,7 @@ export class ClusterMap {
 function spot(place, total) {
   if (total === 1) return { x: CENTRE.x, y: 150 };
   const turn = -Math.PI / 2 + (2 * Math.PI * place) / total;
-  return { x: CENTRE.x + 190 * Math.cos(turn), y: CENTRE.y + 118 * Math.sin(turn) };
+  return { x: CENTRE.x + 136 * Math.cos(turn), y: CENTRE.y + 118 * Math.sin(turn) };
 }
 
 /** A link is there if either end says so, and missing if both nodes should have one. */

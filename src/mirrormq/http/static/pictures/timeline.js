@@ -10,7 +10,11 @@ const QUEUES_MAX = 12;
 
 export class Timeline {
   constructor() {
-    this.svg = s("svg", { class: "picture", role: "img", "aria-labelledby": "time-title time-text" });
+    this.svg = s("svg", {
+      class: "picture time",
+      role: "img",
+      "aria-labelledby": "time-title time-text",
+    });
     this.key = h("ul", { class: "key" });
     this.element = h("div", {}, h("div", { class: "table-box" }, this.svg), this.key);
   }
