@@ -27,6 +27,8 @@ from tests.cluster.kit import ADMIN, AMQP, Node
 from tests.support import raw
 
 ROUNDS = 5
+RATE = 50
+"""Messages per second meanwhile."""
 IMPORTED = 500
 """Queues declared by one request."""
 COLUMNS = (
@@ -112,6 +114,26 @@ class Pulse(threading.Thread):
         return ordered[len(ordered) // 2] * 1000, ordered[-1] * 1000
 
 
+class Traffic(threading.Thread):
+    """Messages for one queue after the other, slowly: figures change all the time."""
+
+    def __init__(self, node: Node, queues: int) -> None:
+        super().__init__(daemon=True)
+        self._channel = node.channel(confirms=False)
+        self._queues = queues
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        number = 0
+        while not self._ended.wait(1 / RATE):
+            number += 1
+            self._channel.basic_publish("", f"q-{number * 7 % self._queues:05}", b"x" * 100)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
 def prepare(nodes: list[Node], queues: int, connections: int) -> list[raw.RawClient]:
     """Queues through a definition file, and idle connections with a channel each."""
     rows = [
@@ -180,6 +202,8 @@ def main() -> None:
                 session.ask("GET", path)
                 times.append((time.perf_counter() - began) * 1000)
             print(f"{name}: {sorted(times)[ROUNDS // 2]:.0f} ms (slowest {max(times):.0f} ms)", flush=True)
+        traffic = Traffic(made.nodes[-1], given.queues)
+        traffic.start()
         cpu, began = machine.cpu_s(watched.pid), time.monotonic()
         time.sleep(given.seconds)
         nobody = (machine.cpu_s(watched.pid) - cpu) / (time.monotonic() - began) * 100
@@ -191,6 +215,7 @@ def main() -> None:
         watch(session, given.viewers, given.seconds / 2, watched.pid)
         middle, slowest = pulse.end()
         print(f"a small request meanwhile: {middle:.1f} ms, the slowest {slowest:.1f} ms")
+        traffic.end()
         for client in clients:
             client.close()
 

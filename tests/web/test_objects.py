@@ -148,6 +148,7 @@ def test_a_connection_is_seen_with_its_channels_and_closed_with_a_reason(admin: 
 
 def test_a_channel_shows_its_consumers_and_their_queues(admin: Person) -> None:
     page = admin.page
+    admin.cluster[1].channel().basic_consume("payments", lambda *_: None)
     admin.open("channels")
     page.get_by_role("columnheader", name="Consumers").get_by_role("button").click()
     page.get_by_role("columnheader", name="Consumers").get_by_role("button").click()

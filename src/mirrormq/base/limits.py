@@ -732,7 +732,7 @@ http_stream_busy_ms = 300
 """How often the progress of a synchronisation is told."""
 http_stream_quick_ms = 100
 """How soon a change of a view is seen."""
-http_stream_share = 30
+http_stream_share = 20
 """Building snapshots takes at most one part in so many of the loop's time: whatever takes longer is built
 less often.
 """
