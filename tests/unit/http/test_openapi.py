@@ -48,7 +48,7 @@ async def test_every_route_is_in_it(api: Api, kit: AdminKit) -> None:
         for route in server.application().router.routes()
         if route.resource is not None and route.method != "HEAD"
     }
-    files = {("get", "/"), ("get", "/ui/{path}")}
+    files = {("get", "/"), ("get", "/ui/{path}"), ("get", "/health/ready")}
     named = {(verb, path) for path, verbs in found["paths"].items() for verb in verbs}
     assert registered - files == named
 
