@@ -99,7 +99,8 @@ def told(asked: AdminClient) -> list[dict[str, Any]]:
     try:
         return list(asked.get("mirrormq", "timeline")["events"])
     except Refused as refused:
-        assert refused.status in (404, 503), refused
+        if refused.status not in (404, 503):
+            raise
         return []
 
 

@@ -75,7 +75,12 @@ def test_a_connection_serves_many_requests_and_survives_mistakes(broker: Broker)
     sockets = set()
     headers = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
     answers: list[tuple[int, Any]] = []
-    for verb, path in (("GET", "/api/nope"), ("PUT", "/api/whoami"), ("GET", "/"), ("GET", "/api/whoami")):
+    for verb, path in (
+        ("GET", "/api/nope"),
+        ("PUT", "/api/whoami"),
+        ("GET", "/nope"),
+        ("GET", "/api/whoami"),
+    ):
         connection.request(verb, path, headers=headers)
         response = connection.getresponse()
         data = response.read()

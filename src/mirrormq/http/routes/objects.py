@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Literal
+from urllib.parse import quote, unquote
 
 from aiohttp import web
 
@@ -240,11 +241,7 @@ async def list_bindings_between(call: Call) -> web.StreamResponse:
 @described(answer=shapes.Binding)
 async def get_binding(call: Call) -> web.Response:
     """GET bindings/vhost/e/source/q/destination/key."""
-    key = call.part("key")
-    for record in _between(call, call.need_vhost()):
-        if record.key == key:
-            return answers.response(next(report.bindings([record])))
-    raise not_found()
+    return answers.response(next(report.bindings([_binding(call)])))
 
 
 @described(body=bodies.Binding, statuses=(201,))
@@ -266,8 +263,6 @@ async def post_binding(call: Call) -> web.Response:
             arguments=await call.arguments(),
         )
     )
-    from urllib.parse import quote
-
     location = f"{quote(call.part('destination'), safe='')}/{quote(value['key'], safe='~%+')}"
     return web.Response(status=201, headers={"Location": location})
 
@@ -275,9 +270,7 @@ async def post_binding(call: Call) -> web.Response:
 @described(statuses=(204,))
 async def delete_binding(call: Call) -> web.Response:
     """DELETE bindings/vhost/e/source/q/destination/key."""
-    key = call.part("key")
-    if not any(record.key == key for record in _between(call, call.need_vhost())):
-        raise not_found()
+    record = _binding(call)
     await call.ask(
         requests.Unbind(
             actor=call.who.name,
@@ -285,10 +278,23 @@ async def delete_binding(call: Call) -> web.Response:
             source=call.exchange_part("source"),
             destination=_destination(call),
             destination_type=_destination_type(call),
-            key=key,
+            key=record.key,
         )
     )
     return answers.no_content()
+
+
+def _binding(call: Call) -> records.Binding:
+    """The binding of the path, by its properties key, or as some clients do by that key unquoted."""
+    key = call.part("key")
+    found = _between(call, call.need_vhost())
+    for record in found:
+        if record.key == key:
+            return record
+    for record in found:
+        if unquote(record.key) == key:
+            return record
+    raise not_found()
 
 
 def _between(call: Call, vhost: str) -> list[records.Binding]:
