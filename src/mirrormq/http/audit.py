@@ -67,7 +67,7 @@ def tell(
     }
     if reason:
         fields["reason"] = _cut(reason)
-    process.note("info" if status < 400 else "warning", "audit", **fields)
+    process.note("info" if status < 400 else "warning", "audit", event="audit", **fields)
 
 
 def _who(request: web.Request, who: Identity | None) -> str:

@@ -24,6 +24,10 @@ class Body(Struct, forbid_unknown_fields=True, kw_only=True):
     node: str | UnsetType = UNSET
 
 
+class Nothing(Body):
+    """Of a request that says everything by its path."""
+
+
 class ClusterName(Body):
     """The name of the cluster."""
 

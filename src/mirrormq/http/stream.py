@@ -259,7 +259,8 @@ class Hub:
             feed.take(answers.encoded(row), is_error=True)
         except Exception as error:  # noqa: BLE001
             # One resource that fails must not silence the others.
-            self._process.note("error", f"internal error in {feed.path}: {error!r}")
+            text = f"internal error in {feed.path}: {error!r}"
+            self._process.note("error", text, event="internal_error")
             row = {"status": 500, "error": "internal_error", "reason": "the node's log has the details"}
             feed.take(answers.encoded(row), is_error=True)
 

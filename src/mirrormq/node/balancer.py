@@ -154,7 +154,9 @@ class Balancer:
             mine.is_cancelled = True
             self._go_on()
         if isinstance(change.record, Rebalance) and change.kind == "put" and change.record.is_cancelled:
-            self._node.note("info", "rebalancing was cancelled", by=change.record.node)
+            self._node.note(
+                "info", "rebalancing was cancelled", by=change.record.node, event="rebalance.cancelled"
+            )
 
     def tick(self) -> None:
         """Every second: begin what the settings ask for."""
@@ -190,7 +192,8 @@ class Balancer:
     def _begin_by(self, trigger: str) -> None:
         def begun(answer: Answer | AmqpError) -> None:
             if isinstance(answer, Answer) and answer.problem is not None:
-                self._node.note("info", f"no rebalancing now: {answer.problem.text}", trigger=trigger)
+                text = f"no rebalancing now: {answer.problem.text}"
+                self._node.note("info", text, trigger=trigger, event="rebalance.put_off")
 
         if self._node.meta.rebalance is None:
             self.begin(Order(trigger, self._node.settings.rebalance_strategy)).when(begun)
@@ -244,7 +247,9 @@ class Balancer:
     def _tell(self, what: str, found: Run) -> None:
         hidden = ("state", "problems", "masters")
         facts = {key: value for key, value in found.row().items() if key not in hidden}
-        self._node.note("warning" if found.failed else "info", f"rebalancing {what}", **facts)
+        self._node.note(
+            "warning" if found.failed else "info", f"rebalancing {what}", event="rebalance.told", **facts
+        )
         self._copies.chronicle.publish(f"rebalance.{what}", **facts)
 
     # --- planning -------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ class Maintenance:
     def begin(self) -> None:
         """The node takes part in its cluster."""
         if self.is_drained:
-            self._node.note("warning", "this node is in maintenance: it serves no clients until `revive`")
+            text = "this node is in maintenance: it serves no clients until `revive`"
+            self._node.note("warning", text, event="node.in_maintenance")
             self._node.news.set_takes_queues(False)
 
     def node_changed(self, before: records.Node | None, after: records.Node | None) -> None:
@@ -64,12 +65,13 @@ class Maintenance:
         node = self._node
         node.news.set_takes_queues(not after.is_drained)
         if after.is_drained:
-            node.note("warning", "maintenance begins: clients and masters go to other nodes")
+            text = "maintenance begins: clients and masters go to other nodes"
+            node.note("warning", text, event="node.drained")
             node.effects.doors(is_open=False)
             node.send_away(f"node {node.node_name} is in maintenance: connect to another node")
             self._collect()
         else:
-            node.note("info", "maintenance is over: clients are welcome")
+            node.note("info", "maintenance is over: clients are welcome", event="node.revived")
             self._left.clear()
             self._copied.clear()
             self._stuck.clear()

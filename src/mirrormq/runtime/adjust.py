@@ -30,7 +30,8 @@ def commands(running: Callable[[], App]) -> Mapping[str, Command]:
             found: dict[str, Any] = {setting: _bytes(app, given)}
             app.node.settings = replace(app.node.settings, **found)
             app.look_at_machine()
-            app.note("info", f"the {alarm} alarm has another limit", bytes=found[setting])
+            text = f"the {alarm} alarm has another limit"
+            app.note("info", text, bytes=found[setting], event="alarm.limit_changed")
             return found
 
         return change
@@ -49,7 +50,8 @@ def commands(running: Callable[[], App]) -> Mapping[str, Command]:
         app = running()
         app.is_suspended = True
         app.close_doors()
-        app.note("info", "listeners are suspended: no new clients until resume_listeners")
+        text = "listeners are suspended: no new clients until resume_listeners"
+        app.note("warning", text, event="listeners.suspended")
         return {"suspended": True}
 
     async def resume(_given: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def commands(running: Callable[[], App]) -> Mapping[str, Command]:
         was_suspended, app.is_suspended = app.is_suspended, False
         if was_suspended and app.node.membership.phase == READY and not app.listeners:
             await app.open_doors()
-        app.note("info", "listeners are resumed")
+        app.note("info", "listeners are resumed", event="listeners.resumed")
         return {"suspended": False}
 
     async def rotate(_given: dict[str, Any]) -> dict[str, Any]:

@@ -377,7 +377,8 @@ class App:
         if answer.problem is not None:
             raise StartError(f"cluster_nodes.disc_copies cannot be honoured: {answer.problem.text}.")
         pattern = wanted.pattern if wanted is not None else "(none)"
-        self.note("info", "queues of cluster_nodes.disc_copies are mirrored", pattern=pattern)
+        text = "queues of cluster_nodes.disc_copies are mirrored"
+        self.note("info", text, pattern=pattern, event="config.disc_copies")
 
     def _open_backups(self) -> None:
         self.backups = Backups(self.driver, self.folder.path)

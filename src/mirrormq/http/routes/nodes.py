@@ -289,7 +289,7 @@ class About:
         """GET health/checks/is-in-service: it is not in maintenance."""
         return _checked(not _is_drained(call.node), DRAINED)
 
-    @described(statuses=(204,), needs="administrator")
+    @described(body=bodies.Nothing, statuses=(204,), needs="administrator")
     async def rebalance(self, call: Call) -> web.Response:
         """POST rebalance/queues: begins it; 409 if one is under way."""
         call.need_administrator()
