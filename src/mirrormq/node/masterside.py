@@ -177,7 +177,10 @@ def _consuming(link: PeerLink, frame: Consume, consumer: FarConsumer, error: Amq
         outlet.add(consumer)
         _answer(link, frame.request, consumer.order)
     else:
-        outlet.queue.cancel(consumer)  # the link broke meanwhile: its home node asks again
+        # The link broke meanwhile, and nobody hears this; or the lease of the home node had run out, which
+        # suspends what it has and leaves its requests unanswered: it is to ask again.
+        outlet.queue.cancel(consumer)
+        _refuse(link, frame.request, _moved())
 
 
 def on_inherit(switch: "Switch", link: PeerLink, frame: Inherit) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mirrormq.broker import inherited
 from mirrormq.node import requests
 from mirrormq.wire import methods
 from tests.support.kernelkit import PERSISTENT, publish
@@ -473,3 +474,23 @@ def test_a_master_whose_only_mirror_is_dead_does_not_leave_with_the_messages():
     at["a"].node.admin(at["a"].now, requests.LeaveCluster(), heard.append)
     at.wait(lambda: bool(heard), "a is answered")
     assert "1 durable queues with 5 messages are only here" in heard[0].problem.text
+
+
+def test_a_consumer_that_waited_while_its_nodes_lease_ran_out_is_registered_in_the_end():
+    group = site()
+    first = consumer(group, "c", prefetch=1)
+    queue = mastered(group, "a")
+    inherited.inherit(queue)  # as a new master that does not know yet what clients hold
+    client = group["c"].client()
+    client.send(methods.BasicConsume(queue="q", consumer_tag="late"))
+    assert client.take() == []
+    link = group["a"].node.switch.links["c"]
+    for outlet in list(link.outlets.values()):
+        outlet.suspend()
+    queue.inherited.release()
+    group["c"].node.switch.links["a"].go_stale()
+    group.advance(1)
+    assert client.take() == [methods.BasicConsumeOk("late")]
+    group.fill(2)
+    assert first.wait_taken(1)
+    group.wait(lambda: bool(client.inbox), "both get messages")
