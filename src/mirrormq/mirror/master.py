@@ -27,16 +27,17 @@ class Master:
     """One mastership, over as many epochs as it lasts."""
 
     __slots__ = ("awaited", "awaited_again", "awaited_until", "confirmed", "connections", "copy",
-                 "drops_transient", "durable", "is_sync_wanted", "not_before", "own_first", "proposed",
-                 "received", "refused", "reports", "stalled_at", "told", "transfer_to", "transfer_until",
-                 "view")  # fmt: skip
+                 "drops_transient", "durable", "is_copying_stopped", "is_sync_wanted", "not_before",
+                 "own_first", "proposed", "received", "refused", "reports", "stalled_at", "told",
+                 "transfer_to", "transfer_until", "view")  # fmt: skip
 
     def __init__(self, copy: "Copy", view: View) -> None:
         self.copy = copy
         self.received = self.durable = copy.log.folded
         self.drops_transient = view.drops_transient
         """Still to be written, with the first record of this mastership whatever epoch that is in."""
-        self.is_sync_wanted = False
+        self.is_sync_wanted = self.is_copying_stopped = False
+        """What operators want: full copies in manual mode, and none for now in any mode."""
         self.transfer_to = ""
         self.transfer_until = 0
         self.enter(view)

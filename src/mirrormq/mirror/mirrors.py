@@ -101,8 +101,7 @@ class Mirrors:
             was_manual = copy.options.is_manual
             copy.options = options if options != DEFAULTS else DEFAULTS
             if was_manual and not options.is_manual:
-                for stream in list(copy.streams.values()):
-                    stream.copy_now()
+                self.synchronise(queue)
             if copy.master is not None:
                 self.dirty_masters.add(copy)
                 self.uneasy[copy] = None
@@ -132,10 +131,10 @@ class Mirrors:
         return True
 
     def synchronise(self, queue: int, *, wanted: bool = True) -> None:
-        """Copy old records to learners of a queue in manual mode, or do so no longer."""
+        """Copy old records to learners of a queue, also in manual mode; or stop where copies are."""
         copy = self.copies.get(queue)
         if copy is not None and copy.master is not None:
-            copy.master.is_sync_wanted = wanted
+            copy.master.is_sync_wanted, copy.master.is_copying_stopped = wanted, not wanted
             if wanted:
                 for stream in list(copy.streams.values()):
                     stream.copy_now()

@@ -91,11 +91,18 @@ class Stream:
     @property
     def phase(self) -> str:
         """What it does, in a word for operators."""
+        if self.state is COPYING and self._is_stopped:
+            return "stopped"
         if self.state in {COPYING, COPIED}:
             return "copying"
         if self.state is ASKED or self.base:
             return "waiting"
         return "catching-up" if self.state is READING else "complete"
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Has an operator stopped full copies?"""
+        return self.copy.master is not None and self.copy.master.is_copying_stopped
 
     @property
     def percent(self) -> int:
@@ -185,6 +192,8 @@ class Stream:
         self.is_queued = False
         if not self.is_current or self.state not in {READING, COPYING}:
             return
+        if self.state is COPYING and self._is_stopped:
+            return  # the state as of K0 is held, or made anew when it goes on
         mirrors = self.copy.mirrors
         if self.not_before > mirrors.mono:
             mirrors.throttled.append(self)
@@ -250,9 +259,10 @@ class Stream:
             self.base = 0
 
     def copy_now(self) -> None:
-        """Send the old records although nobody does so by itself."""
+        """Send the old records although nobody does so by itself, or go on with it."""
         if self.base and self.state in {LIVE, READING} and self.is_current:
             self._copy_from(0)
+        self.take_turn()
 
     # --- the log ---
 

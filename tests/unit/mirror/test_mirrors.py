@@ -7,6 +7,7 @@ import pytest
 from mirrormq.mirror import frames
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.ports import Options
+from mirrormq.mirror.source import Stream
 from mirrormq.sim.mirrordisk import DiskStore
 from mirrormq.sim.mirrorstream import Key
 from mirrormq.sim.mirrorworld import SECOND, MirrorWorld
@@ -234,6 +235,33 @@ def test_manual_mode_copies_when_it_is_asked_to() -> None:
     assert not stage.is_member("n3")
     mirrors_of(stage, "n1").synchronise(1)
     stage.until(lambda: stage.is_member("n3"), 1_000)
+    stage.end()
+
+
+def test_a_copy_that_is_cancelled_stops_where_it_is_and_goes_on_from_there() -> None:
+    stage = Stage(MirrorWorld, members=2, options=Options(sync_bytes_per_second=400))
+    for _ in range(40):
+        stage.publish("n1")
+    stage.run(100)
+    compact_all(stage)
+    stage.world.wanted[1] = 3
+    assert stage.learn("n3")
+    mirrors = mirrors_of(stage, "n1")
+
+    def stream() -> Stream:
+        return mirrors.copies[1].streams["n3"]
+
+    stage.until(lambda: "n3" in mirrors.copies[1].streams and 0 < stream().percent < 50)
+    mirrors.synchronise(1, wanted=False)
+    stage.run(200)
+    reached = stream().position
+    stage.run(3_000)
+    assert (stream().position, stream().phase) == (reached, "stopped")
+    assert not stage.is_member("n3")
+    mirrors.set_options(1, Options())
+    mirrors.synchronise(1)
+    assert stream().position == reached
+    stage.until(lambda: stage.is_member("n3"))
     stage.end()
 
 

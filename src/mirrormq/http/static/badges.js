@@ -13,6 +13,7 @@ const STATES = {
   held: "bad",
   copying: "warn",
   "catching-up": "warn",
+  stopped: "warn",
   waiting: "warn",
   restarted: "warn",
   stopped_clean: "bad",
