@@ -38,10 +38,10 @@ class Stretch:
         *,
         readable: int,
         live: bool,
-        slice_bytes: int = limits.bulk_slice_bytes,
+        slice_bytes: int = 0,
     ) -> None:
         """`span`: start, end and upto, which counts for dense ones only. Refused if not all of it is kept and
-        lies before `readable`: what the caller knows to be durable.
+        lies before `readable`: what the caller knows to be durable. `slice_bytes`: if not as much as usual.
         """
         start, end, upto = span if not live else (span[0], span[1], span[1])
         if log.damage is not None:
@@ -56,7 +56,7 @@ class Stretch:
         self._live = live
         self._life = log.life
         self._gather = self._gatherer(start, end, upto)
-        self._walk = Walk(log, start, slice_bytes=slice_bytes)
+        self._walk = Walk(log, start, slice_bytes=slice_bytes or limits.bulk_slice_bytes)
         self._is_over = False
         self._is_watched = False
 
