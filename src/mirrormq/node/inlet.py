@@ -308,6 +308,15 @@ class Inlet:
             forward.name_consumer(self.channel.core, self.core, consumer.core, number)
         self.move(self.link)
 
+    def tell_ends(self, ends: list[tuple[int, int, int]]) -> None:
+        """Deliveries (seq, epoch, reason) that ended while this node was the master, and no log has it."""
+        spans: list[Span] = []
+        for tag, (_, _, reason) in enumerate(ends, self._next):
+            spans.append((REJECT if reason == REASON_REJECTED else ACK, tag, tag))
+        self._next += len(ends)
+        self._settles.append(Kept(spans, b"".join(_PAIR.pack(seq, epoch) for seq, epoch, _ in ends)))
+        self.move(self.link)
+
     @property
     def is_known(self) -> bool:
         """Has the master been told of it, and said that it has heard?"""

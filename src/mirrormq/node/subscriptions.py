@@ -19,7 +19,7 @@ from mirrormq.broker.consumer import Consumer
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later, QueuePort
 from mirrormq.kernel import forward
-from mirrormq.kernel.cores import REASON_ACK
+from mirrormq.kernel.cores import REASON_ACK, REASON_REJECTED
 from mirrormq.node import peerframes
 from mirrormq.node.inlet import OUTSTANDING, Inlet
 from mirrormq.node.peerframes import Answer, Got
@@ -355,10 +355,30 @@ class Subscriptions:
             core = predecessor.core
             holders = [one for one in queue.host.channels.values() if one.core.held_seqs(core)]
             self._adopt([self.inlet(channel) for channel in holders], predecessor)
+        self._take_ends(predecessor)
 
     def _adopt(self, inlets: list[Inlet], predecessor: Queue) -> None:
         for inlet in inlets:
             inlet.adopt(predecessor.core, self._queue.epochs)
+
+    def _take_ends(self, predecessor: Queue) -> None:
+        """What clients settled while the queue was being handed over is in no log: the new master is told.
+
+        Whose it was is not known any more, and does not matter: any channel of this node may tell.
+        """
+        log = predecessor.log.kept
+        spans = predecessor.core.take_settled() if log is not None else []
+        teller = next((one for one in self.inlets.values() if not one.channel.closing), None)
+        if log is None or not spans or teller is None:
+            return
+        teller.tell_ends(
+            [
+                (seq, log.index.epoch_of(seq), reason)
+                for first, last, reason in spans
+                for seq in range(first, last + 1)
+                if reason in (REASON_ACK, REASON_REJECTED)
+            ]
+        )
 
 
 def _ignore(_: Answer | Got | AmqpError) -> None:

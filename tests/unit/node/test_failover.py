@@ -494,3 +494,20 @@ def test_a_consumer_that_waited_while_its_nodes_lease_ran_out_is_registered_in_t
     group.fill(2)
     assert first.wait_taken(1)
     group.wait(lambda: bool(client.inbox), "both get messages")
+
+
+def test_acks_while_the_queue_is_handed_over_reach_the_new_master():
+    group = site()
+    group.fill(6)
+    taker = consumer(group, "a", prefetch=4)
+    assert len(taker.wait_taken(4)) == 4
+    node = group["a"].node
+    node.copies.transfer(node.meta.queues["/", "q"].id, "b", lambda _: None)
+    ack(taker, 0, 2)
+    group.wait(lambda: group.master() == "b", "b is the master")
+    group.advance(0.5)
+    got = [number for number, _ in taker.take()]
+    assert got == [4, 5]
+    assert (mastered(group).core.unacked, mastered(group).core.ready) == (4, 0)
+    taker.client.close_socket()
+    assert sorted(number for number, _ in group.drain("c")) == [1, 3, 4, 5]
