@@ -1,7 +1,7 @@
 """Promises about rebalancing, kept for real clients of real processes while masters move under them.
 
-All masters begin on the first node, and the clients are on the others: whoever is connected to the node that
-gives a queue away may get again what it acknowledged in that moment, marked as redelivered.
+All masters begin on the first node, and the clients are on the others; `tests/unit/node/test_failover.py` is
+about clients of the node that gives a queue away.
 """
 
 from __future__ import annotations
