@@ -31,7 +31,7 @@ def test_sigterm_tells_every_client_and_ends_in_order(tmp_path: Path) -> None:
             client.next_frame()
         assert node.wait() == 0
         assert "stopping: SIGTERM connections=1" in node.log
-        assert node.log.rstrip().endswith("[info] stopped")
+        assert node.log.rstrip().endswith("[info] stopped event=node.stopped")
 
 
 def test_a_client_that_does_not_answer_is_cut_off_after_shutdown_timeout(tmp_path: Path) -> None:
