@@ -6,7 +6,6 @@ import pika
 import pika.exceptions
 import pytest
 
-from mirrormq.spark.options import Given, OptionRefused, _contact
 from tests.cluster import kit
 from tests.cluster.kit import Cluster
 from tests.seeds.lines import URIS, text, tried
@@ -46,6 +45,9 @@ def test_a_wrong_password_in_the_uri_is_refused(three: Cluster) -> None:
 
 @pytest.mark.parametrize("line", LINES)
 def test_the_pipeline_says_where_passwords_and_parameters_belong(line: str) -> None:
+    pytest.importorskip("pyspark", reason="Spark is not installed: ./test spark does")
+    from mirrormq.spark.options import Given, OptionRefused, _contact
+
     known = ("url", "password", "timeout")
     with pytest.raises(OptionRefused, match="a password in the option 'url' would be seen in plans"):
         _contact(Given({"url": text(line)}, known, "reading"))
