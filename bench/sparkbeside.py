@@ -13,14 +13,17 @@ Three nodes and Spark (local[2]) share the cores of this machine. Each result is
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -181,7 +184,7 @@ class Beside:
     def served(self) -> None:
         self.need_rows()
         noop(self.queue(COLD))
-        (row,) = [row for row in self.made.ask("list_queues", vhost="/") if row["name"] == COLD]
+        master = json.loads(fetched(self.made.nodes[0].admin_url, f"/api/queues/%2F/{COLD}"))["node"]
         before = {node.name: machine.cpu_s(node.pid) for node in self.made.nodes}
         began = time.monotonic()
         for _ in range(self.options.runs):
@@ -192,9 +195,9 @@ class Beside:
         self.tell(
             part="served",
             rows_per_s=round(rows / took),
-            master=row["master"],
+            master=master,
             us_per_row={name: round(cpu / rows * 1e6, 3) for name, cpu in spent.items()},
-            master_share=round(spent[row["master"]] / max(1e-9, sum(spent.values())), 3),
+            master_share=round(spent[master] / max(1e-9, sum(spent.values())), 3),
         )
 
 
@@ -202,15 +205,15 @@ def noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def fetched(url: str | None, path: str) -> str:
+    login = {"Authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", headers=login)) as answer:
+        return str(answer.read().decode())
+
+
 def pass_times(url: str | None) -> dict[float, int]:
     """How many passes of a node's loop took at most so many seconds."""
-    import base64
-    import re
-    import urllib.request
-
-    login = {"Authorization": f"Basic {base64.b64encode(b'guest:guest').decode()}"}
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/metrics", headers=login)) as answer:
-        text = answer.read().decode()
+    text = fetched(url, "/metrics")
     found = re.findall(r'^mirrormq_loop_pass_seconds_bucket\{le="([^"]+)"\} (\S+)', text, re.MULTILINE)
     return {float(bound): int(float(count)) for bound, count in found}
 
