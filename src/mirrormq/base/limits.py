@@ -128,8 +128,8 @@ close_reason_bytes_max = 200
 octets.
 """
 assert close_reason_bytes_max + 40 <= short_string_bytes_max
-http_slice_ms = 0.7
-"""How long one answer is built before the loop gets its turn; about a third of what may hold the loop, since
+http_slice_ms = 0.5
+"""How long one answer is built before the loop gets its turn; a quarter of what may hold the loop, since
 what begins and ends an answer is done in the same turn as a slice.
 """
 http_held_bytes_max = 256 * 1024

@@ -22,7 +22,7 @@ from mirrormq.node.steps import Problem
 Item = TypeVar("Item")
 Row = dict[str, Any]
 
-_CHECK_EVERY = 8
+_CHECK_EVERY = 4
 
 APP_STOPPED = "app_stopped"
 """The kind of refusal that `mirrormqctl` knows a stopped application by."""
