@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -273,7 +272,6 @@ def test_a_list_of_one_virtual_host_has_nothing_of_others(admin: Admin) -> None:
     assert admin("-V two list connections").out == "No items\n"
 
 
-@pytest.mark.skipif(find_spec("mirrormq.http.routes.messages") is None, reason="the API has no messages yet")
 def test_messages_are_published_and_got(admin: Admin, broker: Broker, tmp_path: Path) -> None:
     broker.ask("declare_queue", vhost="two", name="letters")
     at = "-V two"
