@@ -15,6 +15,7 @@ from mirrormq.base import limits
 from mirrormq.base.types import NodeName
 from mirrormq.peer.framing import Lane
 from mirrormq.peer.handshake import SharedSecret
+from mirrormq.runtime.linkends import Target
 from mirrormq.runtime.settings import LinkTlsSettings
 from mirrormq.runtime.tls import make_link_contexts, reload_link_files
 from mirrormq.runtime.values import Address
@@ -201,6 +202,47 @@ def test_a_started_again_node_replaces_the_link_of_its_earlier_start(loop: str) 
                 assert [entry[0] for entry in b.told] == ["opened", "down", "opened"]
                 assert b.told[1] == down
                 await asyncio.gather(first.links.close("over"), second.links.close("over"))
+
+    run(loop, work())
+
+
+async def begun(target: Target, turns: int) -> None:
+    """An attempt was begun so many turns of the loop ago."""
+    assert target._timer is not None
+    target._timer.cancel()
+    target._begin()
+    for _ in range(turns):
+        turn = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(turn.set_result, None)
+        await turn
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_links_end_whatever_a_dialled_connection_has_come_to(loop: str, turns: int) -> None:
+    """Cancelled between its connect and its first step, uvloop makes it and never says that it is over."""
+
+    async def work() -> None:
+        async with nodes("a@h", "b@h") as (a, b):
+            a.links.dial(b.listen())
+            (target,) = a.links._targets._targets.values()
+            await begun(target, turns)
+            async with asyncio.timeout(10):
+                await a.links.close("over")
+            assert not a.links.connections
+
+    run(loop, work())
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+def test_an_address_is_dialled_again_however_far_an_attempt_came(loop: str, turns: int) -> None:
+    async def work() -> None:
+        async with nodes(A, B) as (a, b):
+            a.links.dial(b.listen())
+            (target,) = a.links._targets._targets.values()
+            await begun(target, turns)
+            if target._attempt is not None:
+                target._attempt.cancel()  # as when it takes too long
+            await a.linked(B)
 
     run(loop, work())
 

@@ -153,3 +153,11 @@ def test_the_address_of_a_cluster_is_a_loopback_address_of_one_process(process: 
     assert 64 <= octets[1] < 128
     assert all(0 <= octet <= 255 for octet in octets)
     assert own_address(process) != own_address(process + 1)
+
+
+def test_any_node_may_be_killed_at_once_and_the_others_go_on() -> None:
+    with cluster(3) as made:
+        leader = made.ask("cluster_status")["leader"]
+        victim = next(node for node in made.nodes if node.name == leader)
+        victim.kill()
+        made.ask("add_vhost", name="after", actor=made.user)

@@ -28,6 +28,9 @@ SEEDS = {
     100085: "a channel that had gone while its link was broken was given messages after its end",
     200437: "what a master took in the pass in which it heard of the next one was confirmed by nobody's log",
     230029: "a purge that had waited for other nodes was written while the queue was being handed over",
+    230484: "a letter was ready again beside its death, since a read ended before the log knew of that",
+    300221: "a mirror that had asked in vain for its past was sent full copies for ever",
+    400027: "a letter that waited for the record of its death went to a master that was none any more",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

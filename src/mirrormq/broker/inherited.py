@@ -93,6 +93,10 @@ class Inherited:
         self._when_released: list[Callable[[], None]] = []
         self._strays: dict[int, int] = {}
         """How withheld messages came back that are still to be read, by seq."""
+        self._parting: set[int] = set()
+        """Given to the queue to be counted or thrown away: withheld until the log says so itself, or a read
+        that ends in the same pass would make them ready beside that.
+        """
         self._is_reading = False
         self._look_at = 0
 
@@ -188,12 +192,16 @@ class Inherited:
         """Is nothing left to be remembered?"""
         if self.is_waiting or self._strays:
             return False
+        log = self._log
+        told = {seq for seq in self._parting if seq in log.dead or seq in log.dying or seq in log.counts}
+        self._parting -= told
+        log.withheld -= told
         now = self._queue.host.now.mono
-        if self._log.withheld and now >= self._look_at:
+        if log.withheld and now >= self._look_at:
             # Now and then: what was acknowledged is dead.
             self._look_at = now + limits.failover_wait_us
-            self._log.withheld -= {seq for seq in self._log.withheld if seq in self._log.dead}
-        return not self._log.withheld
+            log.withheld -= {seq for seq in log.withheld if seq in log.dead}
+        return not log.withheld
 
     def purge(self) -> int:
         """Everything ready leaves the queue: what was to be read, too. Returns how many that were."""
@@ -264,12 +272,20 @@ class Inherited:
             pass
         elif how == REJECT:
             core.throw_away(message, seq, REASON_REJECTED)
+            self._part(seq)
+            return
         elif core.counted and (how == REQUEUE or count):
             # Who counts it adds one: to those who did not see it nothing is added.
             forward.come_back(core, message, seq, expiry, count if how == REQUEUE else count - 1)
-        else:
+            self._part(seq)
+            return
+        elif not self._is_ready_in_run(seq):  # a run that was spilled meanwhile may reach to it
             core.put_back(message, seq, expiry, 0)
         self._forget(seq)
+
+    def _part(self, seq: int) -> None:
+        del self._strays[seq]
+        self._parting.add(seq)
 
     def _forget(self, seq: int) -> None:
         del self._strays[seq]

@@ -171,10 +171,16 @@ class Letters:
         for this one and drop.
         """
         self._put_off += 1
+        record = target.record
 
         def durable() -> None:
             self._put_off -= 1
-            target.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
+            # The target may have got another master meanwhile: what was its port then takes no more.
+            there = self._queue.vhost.queues.get(record.name)
+            if there is not None and there.record.log_id == record.log_id:
+                there.receive(parcel.message, self, parcel.number, is_resent=parcel.is_resent)
+            else:
+                self.arrived(parcel.number)
 
         self._log.when_durable(self._log.end, durable)
 

@@ -96,7 +96,9 @@ def find_transients(log: DurableLog, read: Reader, done: Filled) -> None:
 
 def _fill_live(log: DurableLog, core: QueueCore, read: Reader, done: Callable[[str | None], None]) -> None:
     """Ready are all that are neither dead nor set aside, nor held by consumers."""
-    log.set_aside = RangeSet((seq, seq) for seq in (*log.dying, *log.counts) if seq not in log.withheld)
+    # What died since is tidied out of a copy's deaths and counts only now and then: it is in no run anyway.
+    kept = (seq for seq in (*log.dying, *log.counts) if seq not in log.withheld and seq not in log.dead)
+    log.set_aside = RangeSet((seq, seq) for seq in kept)
     live = log.dead.missing_count(1, log.end) if log.end else 0
     first = log.dead.first_missing(1)
     aside = log.set_aside.spans_list()

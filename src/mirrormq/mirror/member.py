@@ -89,6 +89,7 @@ class Member:
         if self.is_learner and not self.must_keep():
             mirrors.events.append(Event("damaged", copy.id, mirrors.me))
             copy.log.reset(mirrors.now)
+            self.window = 0
             return True
         self.leave_source()
         self.is_leaving = True
@@ -215,6 +216,8 @@ class Member:
         self.wants_copy = False
         self.is_matched = False
         self.is_copying = True
+        # Left as it was it would hide the new log from the source, who would send copies for ever.
+        self.window = 0
         data = memoryview(data)
         try:
             self.copy.log.load_base(data[: flow.base_size], flow.position, data[flow.base_size :], now)
@@ -225,6 +228,7 @@ class Member:
         """What came of a full copy does not fit what is here."""
         self.copy.mirrors.events.append(Event("misplaced", self.copy.id, self.source))
         self.copy.log.reset(now)
+        self.window = 0
         self.ask()
 
     def copied(self) -> None:

@@ -11,6 +11,8 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -24,6 +26,17 @@ if TYPE_CHECKING:
 ATTEMPT_SECONDS = limits.peer_handshake_us / 1_000_000
 HOPELESS = 16
 """Failures counted for an address that turned out to be this node's own: dialled as rarely as possible."""
+
+
+async def _make(
+    connection: Connection, making: Callable[[Callable[[], Connection]], Awaitable[object]]
+) -> None:
+    """Have the loop make a connection, whose end is known in any case."""
+    try:
+        await making(lambda: connection)
+    except asyncio.CancelledError:
+        connection.abandon()
+        raise
 
 
 class Target:
@@ -52,8 +65,7 @@ class Target:
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        # An attempt that has a connection is over but for its last step. Cancelled in it, a loop may drop the
-        # transport without a word to its protocol, and whoever waits for the connection's end waits for ever.
+        # An attempt that has a connection is over but for its last step, and its peer is told why it ends.
         if self._attempt is not None and self._connection is None:
             self._attempt.cancel()
 
@@ -95,13 +107,14 @@ class Target:
         host = self.address.host
         try:
             async with asyncio.timeout(ATTEMPT_SECONDS):
-                await links.loop.create_connection(
-                    lambda: links.connection(self),
-                    host,
-                    self.address.port,
+                making = partial(
+                    links.loop.create_connection,
+                    host=host,
+                    port=self.address.port,
                     ssl=context,
                     server_hostname=host if context is not None else None,
                 )
+                await _make(links.connection(self), making)
         except (OSError, ssl.SSLError) as error:
             # Of a TimeoutError the text is empty.
             self.failures += 1
@@ -207,13 +220,15 @@ class Acceptor:
         try:
             task = asyncio.current_task()
             assert task is not None
-            # From then on it is no longer cancelled: see Target.close.
-            await self.loop.connect_accepted_socket(
-                lambda: self.links.connection(on_made=lambda: self._welcoming.pop(task, None)),
-                accepted,
+            making = partial(
+                self.loop.connect_accepted_socket,
+                sock=accepted,
                 ssl=context,
                 ssl_handshake_timeout=ATTEMPT_SECONDS if context is not None else None,
             )
+            # From then on it is no longer cancelled: see Target.close.
+            connection = self.links.connection(on_made=lambda: self._welcoming.pop(task, None))
+            await _make(connection, making)
         except (OSError, ssl.SSLError) as error:
             self.links.note(
                 host, "info", f"no link: {getattr(error, 'reason', None) or error}", event="link.refused"

@@ -454,6 +454,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_paused = False
         self.is_closing = False
         self.is_told_down = False
+        self._is_begun = False
+        self._is_over = False
         self._linger: asyncio.TimerHandle | None = None
 
     # Called by the event loop.
@@ -461,6 +463,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
         self.transport = cast(asyncio.Transport, transport)
+        if self._is_over:
+            self.transport.abort()
+            return
+        self._is_begun = True
         peer = self.transport.get_extra_info("peername") or ("", 0)
         # A peer that dialled comes from another port each time: notes about it go by its host.
         self.address = str(self.target.address) if self.target is not None else str(peer[0])
@@ -503,6 +509,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
+        if self._is_over:
+            return
+        self._is_over = True
         if self._linger is not None:
             self._linger.cancel()
         if not self.link.is_closed:
@@ -511,6 +520,17 @@ class Connection(asyncio.BufferedProtocol):
         self.links.gone(self)
         if self.target is not None:
             self.target.ended(self)
+
+    # Called by whoever makes the connection.
+
+    def abandon(self) -> None:
+        """Its making was cancelled. The loop may have begun it, or be about to, and then closes the transport
+        without a word: whoever waits for its end would wait for ever, and nobody would dial again.
+        """
+        if self._is_begun:
+            self.transport.abort()
+            self.connection_lost(None)
+        self._is_over = True
 
     # Called by the links.
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from mirrormq.node import report_cluster
 from mirrormq.node.requests import named_requests
 from mirrormq.node.steps import Answer
 from mirrormq.runtime.faults import StartError
@@ -76,6 +77,10 @@ class Control:
             else:
                 self._say({"id": number, "value": answer.value})
 
+        if asked["do"] == "cluster_status" and self._server.control.app is not None:
+            view = report_cluster.view_of(self._server.control.app.driver.node, [])
+            self._say({"id": number, "value": report_cluster.cluster_status(view)})
+            return
         kind = self._requests.get(asked["do"])
         if kind is None:
             self._say({"id": number, "problem": f"unknown_command: {asked['do']}"})

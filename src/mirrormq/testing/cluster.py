@@ -14,13 +14,15 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from mirrormq.runtime.localcluster import LocalNode, listed, local_nodes
-from mirrormq.testing.broker import BrokerError, BrokerProcess, Place
+from mirrormq.testing.broker import START_SECONDS, BrokerError, BrokerProcess, Place
 
 FIRST_PORT = 5672
 PORTS_PER_CLUSTER = 10
@@ -216,6 +218,7 @@ def cluster(nodes: int = 3, config: Sequence[str] = (), *, admin: bool = False) 
     try:
         made = Cluster(members, "/", "guest", "guest")
         made.start_all()
+        _wait_until_all_vote(made)
         first = members[0].running().broker()
         yield Cluster(members, "/", first.user, first.password)
     finally:
@@ -223,6 +226,17 @@ def cluster(nodes: int = 3, config: Sequence[str] = (), *, admin: bool = False) 
             if member.is_running:
                 member.end(signal.SIGKILL)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _wait_until_all_vote(made: Cluster) -> None:
+    """A node is ready a moment before it has a vote: one killed until then would take the majority along."""
+    deadline = time.monotonic() + START_SECONDS
+    pause = threading.Event()
+    for node in made.nodes:
+        while (roles := {member["role"] for member in node.ask("cluster_status")["members"]}) != {"voter"}:
+            if time.monotonic() >= deadline:
+                raise BrokerError(f"not every node has a vote after {START_SECONDS:g} s: {roles}\n{node.log}")
+            pause.wait(0.01)
 
 
 def own_address(process: int) -> str:

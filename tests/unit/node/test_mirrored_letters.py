@@ -2,6 +2,7 @@
 
 from mirrormq.broker import inherited
 from mirrormq.kernel.message import Message
+from mirrormq.node import requests
 from mirrormq.wire import methods
 from tests.support.kernelkit import PERSISTENT
 from tests.support.scenariokit import Consumer, Site
@@ -44,6 +45,18 @@ def reject(taker: Consumer, wanted: int) -> None:
     taker.client.send(methods.BasicNack(tag, False, False))
 
 
+def with_a_waiting_letter() -> Site:
+    """A message of q is rejected, and the mirror cannot hear of that."""
+    group = wide()
+    group.fill(1)
+    taker = Consumer(group, group["a"].client())
+    assert len(taker.wait_taken(1)) == 1
+    group.cuts |= {frozenset(("a", "b"))}
+    reject(taker, 0)
+    group.advance(0.2)
+    return group
+
+
 def test_a_letter_does_not_outlive_the_record_of_its_death():
     group = wide()
     group.fill(2)
@@ -65,16 +78,26 @@ def test_a_letter_does_not_outlive_the_record_of_its_death():
 
 
 def test_letters_of_mirrored_queues_with_one_master_leave_when_the_mirrors_know_of_the_death():
-    group = wide()
-    group.fill(1)
-    taker = Consumer(group, group["a"].client())
-    assert len(taker.wait_taken(1)) == 1
-    group.cuts |= {frozenset(("a", "b"))}
-    reject(taker, 0)
-    group.advance(0.2)
+    group = with_a_waiting_letter()
     assert group.depth("letters", "a") == 0
     group.cuts.clear()
     group.wait(lambda: group.depth("letters", "a") == 1, "the letter is there")
+
+
+def test_a_letter_that_waits_for_the_record_of_its_death_follows_its_target_to_another_master():
+    group = with_a_waiting_letter()
+    group["a"].node.admin(group.now, requests.MoveMaster(vhost="/", name="letters", node="c"), lambda _: None)
+    group.wait(lambda: group.master("letters") == "c", "the letters have another master")
+    group.cuts.clear()
+    group.wait(lambda: group.depth("letters", "c") == 1, "the letter is there")
+    group.wait(lambda: group["a"].node.vhosts["/"].queues["q"].letters.backlog == 0, "it has left the queue")
+
+
+def test_a_letter_whose_target_is_deleted_while_it_waits_is_not_waited_for():
+    group = with_a_waiting_letter()
+    group["d"].client().ask(methods.QueueDelete(0, "letters", False, False, False), methods.QueueDeleteOk)
+    group.cuts.clear()
+    group.wait(lambda: group["a"].node.vhosts["/"].queues["q"].letters.backlog == 0, "it has left the queue")
 
 
 def test_a_letter_that_comes_again_while_the_home_nodes_are_heard_is_taken_once():
