@@ -36,27 +36,27 @@ LINES = (
         "000-declare",
         "A14",
         "sudo rabbitmqadmin declare queue name=myqueue durable=true auto_delete=false mirrored=false",
-        OPEN,
+        COMMANDS,
     ),
     Line(
         "000-declare-alternate",
         "A14",
         "sudo rabbitmqadmin declare queue name=myqueue alternate durable=true auto_delete=false mirrored=true"
         " copy_from=myqueue routing_key=#",
-        OPEN,
+        COMMANDS,
     ),
     Line(
         "000-declare-backup",
         "A14",
         "sudo rabbitmqadmin declare queue name=myqueue backup durable=true auto_delete=false mirrored=true"
         " copy_from=myqueue routing_key=#",
-        OPEN,
+        COMMANDS,
     ),
     Line(
         "000-bind",
         "A15",
         'sudo rabbitmqadmin bind exchange source="amq.direct" destination="myqueue" routing_key="*"',
-        OPEN,
+        COMMANDS,
     ),
     Line(
         "000-uri-master",
@@ -118,7 +118,7 @@ LINES = (
         'rabbitmqctl set_policy [vhost] [policy name] "[parameters]" --priority [priority]',
         COMMANDS,
     ),
-    Line("003-overview", "D10", "rabbitmqadmin declare overview", OPEN),
+    Line("003-overview", "D10", "rabbitmqadmin declare overview", COMMANDS),
     Line("003-log", "D10", "mirror node (in the log)", OPEN),
     # text 004: clusters, partitions, balance
     Line("004-disc-copies", "E6", "cluster_nodes.disc_copies = rabbit@host", SETTINGS),

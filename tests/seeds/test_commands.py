@@ -11,7 +11,7 @@ import pytest
 from tests.cluster import kit
 from tests.cluster.kit import Cluster, until
 from tests.seeds.lines import COMMANDS, text, tried
-from tests.seeds.tools import typed
+from tests.seeds.tools import Result, typed
 from tests.tidy.sources import CLONE
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.slow
 TRIED = {
     "000-stop-app", "000-reset", "000-start", "002-all", "002-exactly", "002-nodes", "002-automatic",
     "002-manual", "002-sync", "002-list", "002-cancel-sync", "002-when-synced", "002-always", "002-stop",
-    "003-set-policy", "004-join", "004-leave",
+    "003-set-policy", "004-join", "004-leave", "000-declare", "000-declare-alternate", "000-declare-backup",
+    "000-bind", "003-overview",
 }  # fmt: skip
 
 
@@ -48,6 +49,44 @@ def test_the_service_starts_a_node() -> None:
     assert re.search(r"^ExecStart=\S*mirrormq serve", unit, re.MULTILINE)
 
 
+def admin(node: kit.Node, line: str) -> Result:
+    """Type a line of rabbitmqadmin, which looks at localhost by itself."""
+    program, options = "rabbitmqadmin", f"--host={node.host}"
+    return typed(node, text(line).replace(program, f"{program} {options}", 1))
+
+
+def test_a_queue_is_declared_and_bound_as_printed(three: Cluster) -> None:
+    """000-declare, 000-bind: with a hint how it is written; a star is no wildcard on a direct exchange."""
+    declared = admin(three[0], "000-declare")
+    assert (declared.code, declared.out) == (0, "queue declared\n")
+    assert "set_policy" in declared.err
+    bound = admin(three[0], "000-bind")
+    assert (bound.code, bound.out) == (0, "binding declared\n")
+    assert "amq.direct is a direct exchange: only the very key '*' matches" in bound.err
+    channel = three[0].channel()
+    for key, wanted in (("*", True), ("any", False)):
+        channel.basic_publish("amq.direct", key, b"")
+        assert (channel.basic_get("myqueue", auto_ack=True)[0] is not None) == wanted
+    channel.queue_delete("myqueue")
+
+
+@pytest.mark.parametrize("line", ["000-declare-alternate", "000-declare-backup"])
+def test_named_copies_are_refused_by_name_with_the_cure(three: Cluster, line: str) -> None:
+    """000-declare-alternate, 000-declare-backup: nothing is declared that only looks like a copy."""
+    refused = admin(three[0], line)
+    assert refused.code == 1
+    assert "named copies of a queue are not there yet" in refused.err
+    assert "myqueue" not in three[0].queues()
+
+
+def test_the_overview_is_shown_as_printed(three: Cluster) -> None:
+    """003-overview: show, with a hint."""
+    shown = admin(three[0], "003-overview")
+    assert shown.code == 0
+    assert "rabbitmq_version" in shown.out
+    assert "show overview" in shown.err
+
+
 POLICIES = {
     "002-all": {"ha-mode": "all"},
     "002-exactly": {"ha-mode": "exactly", "ha-params": 2},
@@ -74,7 +113,7 @@ def test_the_keys_of_policies_mean_what_they_say(three: Cluster, line: str) -> N
 
     def in_sync() -> int:
         rows = three[1].ctl("list_queues")
-        return next(len(row.get("in_sync", ())) for row in rows if row["name"] == "seed")
+        return next((len(row.get("in_sync", ())) for row in rows if row["name"] == "seed"), 0)
 
     until(lambda: in_sync() == wanted, lambda: f"{in_sync()} copies")
 

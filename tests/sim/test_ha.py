@@ -31,6 +31,8 @@ SEEDS = {
     230484: "a letter was ready again beside its death, since a read ended before the log knew of that",
     300221: "a mirror that had asked in vain for its past was sent full copies for ever",
     400027: "a letter that waited for the record of its death went to a master that was none any more",
+    500065: "what basic.get brought to a node without a lease overtook what its consumers were to get",
+    520534: "a mirror did not know what was committed if it was told before it had matched its log",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

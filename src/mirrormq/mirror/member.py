@@ -32,6 +32,7 @@ class Member:
         "is_learner",
         "is_leaving",
         "is_matched",
+        "marked",
         "reported",
         "source",
         "tries",
@@ -45,6 +46,8 @@ class Member:
         self.view = view
         self.is_learner = learner_of(view, copy.mirrors.me) is not None
         self.is_matched = False
+        self.marked = 0
+        """What the master has said to be committed in this epoch: once, and maybe before this log had it."""
         self.is_claimed = False
         """Reported as complete in this epoch."""
         self.is_leaving = False
@@ -151,6 +154,7 @@ class Member:
         if not self._adopt(data, now):
             self.copy.mirrors.events.append(Event("damaged", self.copy.id, peer))
             self.ask(self.view.master)
+        self._fold()
         self.copy.mirrors.dirty_members.add(self.copy)
 
     def match(self, after: int, now: Now) -> bool:
@@ -253,9 +257,15 @@ class Member:
 
     def on_mark(self, mark: Mark) -> None:
         """What the master knows to be committed; here it counts for what is matched."""
+        if mark.epoch == self.view.epoch:
+            self.marked = max(self.marked, mark.durable)
+            self._fold()
+
+    def _fold(self) -> None:
         log = self.copy.log
-        if mark.epoch == self.view.epoch and self.is_matched:
-            log.fold(min(mark.durable, log.end))
+        upto = min(self.marked, log.end)
+        if self.is_matched and upto > log.folded:
+            log.fold(upto)
 
     # --- what the master is told ---
 

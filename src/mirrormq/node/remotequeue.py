@@ -362,6 +362,12 @@ class RemoteQueue:
         if isinstance(answer, Got) and (is_stale or answer.outlet != inlet.number) and not channel.closing:
             self._get(channel, inlet, again)  # it came under a registration that is over: once more
             return
+        if isinstance(answer, Got) and answer.tag and not inlet.core.gone and self._lacks_lease(channel):
+            # What was meant for consumers waits for the lease, and must not be overtaken.
+            inlet.take(answer)
+            inlet.give_back_unseen()
+            self.switch.when_leased.append(lambda: self._get(channel, inlet, again))
+            return
         inlet.awaited -= 1
         if isinstance(answer, Got) and inlet.core.gone:
             self.subscriptions.disown(inlet)
@@ -378,6 +384,9 @@ class RemoteQueue:
             if not inlet.core.gone:
                 inlet.give_back_unseen()
         again()
+
+    def _lacks_lease(self, channel: Channel) -> bool:
+        return bool(self.since) and not channel.closing and not self.switch.look_at_lease()
 
     def get(self, channel: ChannelCore, no_ack: bool) -> bool:
         """Write the message that was fetched."""

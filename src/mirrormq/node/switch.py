@@ -104,6 +104,8 @@ class Switch:
         self._has_lease = False
         self.lapses = 0
         """How often this node's lease ran out."""
+        self.when_leased: list[Callable[[], None]] = []
+        """What waits for the lease to be back: one get of a channel at most."""
         self.outlets = Dirty()
         self.fed: dict[Stream, None] = {}
         """Streams that brought something in this pass."""
@@ -374,6 +376,9 @@ class Switch:
 
     def _renew(self) -> None:
         """The lease is back."""
+        waiting, self.when_leased = self.when_leased, []
+        for again in waiting:
+            again()
         for link in self.links.values():
             if link.is_stale and link.is_open and link.renewing != link.renewals:
                 link.renewing = link.renewals

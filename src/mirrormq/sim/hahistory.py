@@ -87,6 +87,12 @@ class HaHistory(History):
             message.is_excused = True
         return len(found)
 
+    def excuse_letters(self) -> None:
+        """Nothing is promised about letters of transient messages that are on their way."""
+        for message in self.sent.values():
+            if message.is_rejected and not message.is_persistent:
+                message.is_excused = True
+
     def queue_died(self, name: str, now: int) -> None:
         """A queue that does not outlive its nodes is gone with them."""
         self.begin(DELETE, queue_key(name), now).end = now

@@ -147,6 +147,19 @@ def test_a_returning_member_catches_up_with_what_it_missed_and_keeps_the_rest() 
         stage.end()
 
 
+def test_a_returning_member_learns_what_is_committed_although_nothing_more_happens() -> None:
+    """The master says it once, maybe before that member has told where its log parts from the others'."""
+    stage = Stage(MirrorWorld)
+    stage.world.crash("n3")
+    for _ in range(20):
+        stage.send("n1")
+        stage.run(200)
+    stage.world.start("n3")
+    stage.until(lambda: stage.is_member("n3"), 20_000)
+    stage.run(1_000)
+    assert folded(stage, "n3") == folded(stage, "n1") == stage.world.nodes["n1"].logs[1].end
+
+
 def test_a_new_mirror_gets_a_full_copy_while_publishing_goes_on() -> None:
     with bound(mirror_read_bytes=200, mirror_frame_bytes=300):
         stage = Stage(MirrorWorld, members=2)

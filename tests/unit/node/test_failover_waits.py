@@ -110,6 +110,24 @@ def test_a_home_node_without_a_lease_hands_nothing_out():
     assert [number for number, _ in held.wait_taken(2)] == [2, 3]
 
 
+def test_a_get_without_a_lease_waits_and_takes_nothing_out():
+    group = site()
+    group.fill(2)
+    client = group["c"].client()
+    home = group["c"].node
+    until, home.membership.raft.holder.until = home.membership.raft.holder.until, 0
+    group.run()
+    home.switch.links["a"].is_stale = False  # as one that was opened since
+    client.send(methods.BasicGet(queue="q"))
+    group.run()
+    assert client.deliveries() == []
+    assert mastered(group, "a").core.ready == 2
+    home.membership.raft.holder.until = until
+    group.advance(0.1)
+    client.expect(methods.BasicGetOk)
+    assert client.deliveries() == [b"0"]
+
+
 def test_what_a_node_held_that_was_called_dead_is_given_out_again_and_its_late_acks_change_nothing():
     group = site()
     group.fill(2)

@@ -21,6 +21,7 @@ from mirrormq.ctl.admin import help as texts
 from mirrormq.ctl.admin.faults import BAD_OPTION, FAILED, Misused, Refusal
 from mirrormq.ctl.admin.objects import BOOLEAN, DESTINATION, JSON, NUMBER, VALUE, Declared, Deleted, Listed
 from mirrormq.ctl.admin.options import Options, read
+from mirrormq.ctl.admin.printed import reworded
 
 Row = dict[str, Any]
 PAYLOAD = ("payload", "payload_encoding")
@@ -90,6 +91,9 @@ class Admin:
 
     def run(self, asked: Mapping[str, Any], words: list[str]) -> None:
         """Do what the line says."""
+        words, hint = reworded(words)
+        if hint:
+            sys.stderr.write(f"hint: {hint}\n")
         if asked.get("version"):
             from mirrormq import __version__
 
@@ -168,6 +172,15 @@ class Admin:
             body["arguments"] = {**body.get("arguments", {}), "x-queue-type": kind}
         self._ask(entry.verb, *self._path(entry.path, given), body=body)
         self._say(f"{words[0]} declared")
+        if words[0] == "binding" and set(given["routing_key"]) & {"*", "#"}:
+            self._hint_at_wildcards(given)
+
+    def _hint_at_wildcards(self, given: Mapping[str, Any]) -> None:
+        """Only a topic exchange knows them."""
+        source = self._ask("GET", "exchanges", given["vhost"], given["source"] or "amq.default")
+        if source and source.get("type") == "direct":
+            name, key = given["source"], given["routing_key"]
+            sys.stderr.write(f"hint: {name} is a direct exchange: only the very key '{key}' matches there\n")
 
     def _remove(self, done: str, table: Mapping[str, Deleted], words: list[str]) -> None:
         entry = _chosen(done.removesuffix("d"), table, words, "Type {} not recognised")
