@@ -33,6 +33,7 @@ SEEDS = {
     400027: "a letter that waited for the record of its death went to a master that was none any more",
     500065: "what basic.get brought to a node without a lease overtook what its consumers were to get",
     520534: "a mirror did not know what was committed if it was told before it had matched its log",
+    540027: "a copy that was cut back to its segments kept a place for what came next, and the node ended",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

@@ -88,14 +88,18 @@ class Places:
         self._firsts.pop(place.file, None)
         self.insert([place])
 
-    def pass_over(self, end: int, segments: Container[str]) -> None:
+    def pass_over(self, end: int, segments: Container[str], last: int) -> None:
         """Everything up to `end` lies in these segments. What a journal file has of it again, since it was
         given up and adopted once more, must not stand before the segment: what follows would not be found.
+        Nothing follows if `end` is the `last` record there is.
         """
         twice = [place for place in self._places if place.seq <= end and place.file not in segments]
         if twice:
             kept = [place for place in self._places if place.seq > end or place.file in segments]
-            kept += {place.file: Place(end + 1, place.file, place.offset) for place in twice}.values()
+            if end < last:
+                kept += {place.file: Place(end + 1, place.file, place.offset) for place in twice}.values()
+            else:
+                self._end_file = ""  # the next record is a place of its own
             self._places = sorted(kept)
             self._seqs = [place.seq for place in self._places]
             self._firsts = {}

@@ -476,7 +476,7 @@ class Recycler:
             if moved:
                 files = {*log.segments.files()}.difference(gone)
                 log.places.insert([place for place in moved if place.file in files])
-                log.places.pass_over(log.segments.end, files)
+                log.places.pass_over(log.segments.end, files, log.end)
 
     def _keep_held(self, log: DurableLog, place: Place) -> None:
         """What is before this place in its file lies in a segment; unless it was given up meanwhile."""

@@ -12,13 +12,23 @@ def test_what_a_file_holds_again_of_a_segment_does_not_hide_what_follows():
     places.note(26, "journal/5", 100)
     places.note(30, "journal/5", 100 + limits.place_bytes_min)
     places.insert([Place(28, "segments/4", 28)])
-    places.pass_over(28, {"segments/4"})
+    places.pass_over(28, {"segments/4"}, last=31)
     assert list(places) == [
         Place(28, "segments/4", 28),
         Place(29, "journal/5", 100),
         Place(30, "journal/5", 100 + limits.place_bytes_min),
     ]
     assert places.at(29) == places.after("segments/4") == Place(29, "journal/5", 100)
+
+
+def test_a_file_that_holds_nothing_behind_the_segments_is_no_place_for_what_comes_next():
+    places = Places()
+    places.note(26, "journal/5", 100)
+    places.insert([Place(21, "segments/4", 28)])
+    places.pass_over(30, {"segments/4"}, last=30)
+    assert list(places) == [Place(21, "segments/4", 28)]
+    assert places.note(31, "journal/5", 200)
+    assert places.at(31) == Place(31, "journal/5", 200)
 
 
 def test_a_batch_whose_live_part_was_moved_is_found_behind_the_segment_after_a_restart():
