@@ -176,8 +176,17 @@ def test_a_node_joins_again_and_leaves(three: Cluster, tmp_path: Path) -> None:
         assert typed(node, join).code == 0
         assert typed(node, "rabbitmqctl start_app").code == 0
         until(lambda: node.name in three[0].status()["running_nodes"], "it has joined")
+        channel = node.channel()
+        channel.queue_declare("left", durable=True)
+        channel.basic_publish("", "left", b"kept", kit.pika.BasicProperties(delivery_mode=2), mandatory=True)
+        refused = typed(node, text("004-leave"))
+        assert (refused.code, "1 clients are connected" in refused.err) == (69, True), refused
+        channel.connection.close()
+        until(lambda: not node.ctl("list_connections"), "the client is gone")
         assert typed(node, text("004-leave")).code == 0
         until(lambda: node.name not in three[0].status()["disk_nodes"], "it has left")
+        taken = three[0].channel().basic_get("left", auto_ack=True)
+        assert taken[2] == b"kept", "its queue has gone to another node first"
     finally:
         node.close()
         three.nodes.remove(node)

@@ -169,6 +169,48 @@ def test_masters_that_nobody_takes_are_an_error_unless_the_node_is_alone(
     assert (alone.code, "keeps 2 queues" in alone.out) == (0, True)
 
 
+CLIENT = {"name": "127.0.0.1:4 -> 127.0.0.1:5672", "node": "mirrormq@here"}
+
+
+def test_a_node_leaves_its_cluster_when_it_has_given_everything_away(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal = Terminal(capsys, Draining())
+    terminal.node.answers["list_connections"] = [{**CLIENT, "node": "mirrormq@there"}]
+    assert terminal.run("leave_cluster").code == 0
+    asked = [name for name, _ in terminal.node.asked]
+    assert asked.index("drain") < asked.index("maintenance_status") < asked.index("leave_cluster")
+
+
+def test_a_node_with_clients_stays_in_its_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal(capsys, Draining())
+    terminal.node.answers["list_connections"] = [CLIENT]
+    found = terminal.run("leave_cluster")
+    assert found.code == 69
+    assert f"1 clients are connected to mirrormq@here, {CLIENT['name']} among them" in found.err
+    assert not {"drain", "leave_cluster"} & {name for name, _ in terminal.node.asked}
+
+
+def test_a_node_that_cannot_give_everything_away_stays_and_serves_clients_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal = Terminal(capsys, Draining(stuck=1))
+    found = terminal.run("leave_cluster")
+    assert (found.code, "--force" in found.err) == (69, True)
+    assert [name for name, _ in terminal.node.asked][-1] == "revive"
+    terminal = Terminal(capsys, Draining())
+    terminal.node.answers["leave_cluster"] = refused("cannot_leave", "too few voters")
+    assert terminal.run("leave_cluster").code != 0
+    assert [name for name, _ in terminal.node.asked][-1] == "revive"
+
+
+def test_a_stopped_or_lonely_node_has_nothing_to_give_away(capsys: pytest.CaptureFixture[str]) -> None:
+    for node in (Draining(members=1), FakeNode(status={"app": "stopped"})):
+        terminal = Terminal(capsys, node)
+        terminal.run("leave_cluster")
+        assert "drain" not in {name for name, _ in terminal.node.asked}
+
+
 def test_revive_says_whether_there_was_anything_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal(capsys, FakeNode(revive={"was_drained": True}))
     assert "serves clients again" in terminal.run("revive").out

@@ -105,7 +105,7 @@ CHANGES = [
     ("start_app", "start_app", {}),
     ("reset", "reset", {}),
     ("force_reset", "force_reset", {}),
-    ("leave_cluster", "leave_cluster", {"force": False}),
+    ("leave_cluster --force", "leave_cluster", {"force": True}),
     ("enable_feature_flag all", "enable_feature_flag", {"name": "all"}),
     ("set_feature_level 2", "set_feature_level", {"level": 2}),
     ("clear_policy p", "clear_policy", {"vhost": "/", "name": "p"}),

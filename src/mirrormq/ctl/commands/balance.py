@@ -107,14 +107,15 @@ def drain(
     session = session_of(ctx)
     name = session.node_name
     session.say(f"Will put node {name} into maintenance mode: it will no longer serve any client traffic!")
-    found = session.call("drain")
-    if not is_impatient:
-        with _shown(session, "masters given away") as show:
-            found = _wait_drained(session, found, show)
+    found = session.call("drain") if is_impatient else give_away(session)
     message = f"Node {name} is in maintenance"
     if found["masters"] and not is_impatient:
         if len(session.call("cluster_status")["members"]) > 1:
-            raise Failure(f"{message}, but {_left(found)}", UNAVAILABLE, "masters_left")
+            raise Failure(
+                f"{message}, but {left_over(found)}; they are tried again while it is in maintenance",
+                UNAVAILABLE,
+                "masters_left",
+            )
         message += f"; it is alone in its cluster and keeps {found['masters']} queues"
     session.finish(message, masters=found["masters"])
 
@@ -210,6 +211,13 @@ def _finish(session: Session, message: str, run: dict[str, Any]) -> None:
     )
 
 
+def give_away(session: Session) -> dict[str, Any]:
+    """Put the node into maintenance and wait; what is left there then nobody could take."""
+    found = session.call("drain")
+    with _shown(session, "masters given away") as show:
+        return _wait_drained(session, found, show)
+
+
 def _wait_drained(session: Session, found: dict[str, Any], show: Show) -> dict[str, Any]:
     """Look until nothing is left that somebody could take, or it stands still for the timeout."""
     polls = max(1, int(session.timeout / POLL_SECONDS))
@@ -224,12 +232,13 @@ def _wait_drained(session: Session, found: dict[str, Any], show: Show) -> dict[s
     return found
 
 
-def _left(found: dict[str, Any]) -> str:
+def left_over(found: dict[str, Any]) -> str:
+    """What a node in maintenance still has, for people."""
     text = f"{found['masters']} queues still have their masters there"
     if found["problems"]:
         first = found["problems"][0]
         text += f", '{first['name']}' in vhost '{first['vhost']}' among them: {first['reason']}"
-    return f"{text}; they are tried again while it is in maintenance"
+    return text
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from mirrormq.ctl.commands.balance import give_away, left_over
 from mirrormq.ctl.commands.nodes import POLL_SECONDS, listener_lines, sections
-from mirrormq.ctl.faults import SOFTWARE, USAGE, Failure, Misuse
+from mirrormq.ctl.faults import SOFTWARE, UNAVAILABLE, USAGE, Failure, Misuse
 from mirrormq.ctl.registry import CLUSTER, FEATURES, NODES, columns_of, command, session_of
 from mirrormq.ctl.session import UNREACHABLE, Session
 
@@ -132,12 +133,44 @@ def leave_cluster(
     ctx: typer.Context,
     is_forced: Annotated[bool, typer.Option("--force", help="even if messages are lost with it")] = False,
 ) -> None:
-    """Send clients away, leave the cluster and forget all data; start_app makes it a node of its own."""
+    """Give all masters away, leave the cluster and forget all data; start_app makes it a node of its own."""
     session = session_of(ctx)
     session.be_patient(PATIENT_SECONDS)
     session.say(f"Node {session.node_name} leaves its cluster ...")
-    session.call("leave_cluster", force=is_forced)
+    is_drained = not is_forced and _emptied(session)
+    try:
+        session.call("leave_cluster", force=is_forced)
+    except Failure:
+        if is_drained:
+            session.call("revive")
+        raise
     session.finish()
+
+
+def _emptied(session: Session) -> bool:
+    """No client is to lose its connection, and no queue its messages; whether this began a maintenance."""
+    status = session.call("status")
+    is_running = status.get("app", "running") == "running"
+    if not is_running or len(session.call("cluster_status").get("members", ())) < 2:
+        return False
+    name = session.node_name
+    clients = [row["name"] for row in session.call("list_connections") if row.get("node") == name]
+    if clients:
+        raise Failure(
+            f"{len(clients)} clients are connected to {name}, {clients[0]} among them:"
+            " let them go, by close_all_connections for one, or give --force",
+            UNAVAILABLE,
+            "in_use",
+        )
+    was_drained = bool((status.get("maintenance") or {}).get("is_drained"))
+    found = give_away(session)
+    if found["masters"]:
+        if not was_drained:
+            session.call("revive")
+        raise Failure(
+            f"{left_over(found)}; give --force to lose what is only there", UNAVAILABLE, "not_empty"
+        )
+    return not was_drained
 
 
 @command(CLUSTER, "<disc | ram | witness | non-voter>")
