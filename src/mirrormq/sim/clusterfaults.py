@@ -81,10 +81,14 @@ class Faults:
             self._start(node)
         for name in world.roles:
             world.roles[name] = VOTER  # nobody wishes for anything else from now on
-        # What was wished before is granted or given up by then.
+        # What was wished before is granted or given up by then; one that was frozen may pass on an old wish.
+        world.run_until(self._is_awake, 60 * SECOND, "a frozen node does not wake")
         world.run_for(limits.ask_us_max + SECOND)
         for name in world.roles:
             world.set_role(name, VOTER)
+
+    def _is_awake(self) -> bool:
+        return not any(node.is_paused for node in self.world.nodes.values())
 
     # --- choices ---
 
