@@ -1,18 +1,18 @@
 """How long the API takes and holds the loop:  python -m bench.management --queues 10000 --connections 1000
 
 A node with so many queues and connections (each with a channel and a consumer) is asked for the first page of
-every list, for whole lists, sorted and filtered ones, and for what the web UI and Prometheus ask for. Printed
-are the median time of an answer and the longest time one callback kept the loop, in CPU time, since other
-processes must not count. The node runs on asyncio's own loop, whose callbacks can be watched.
+every list, for whole lists, sorted and filtered ones, for what the web UI and Prometheus ask for, and for
+changes that concern all queues. Printed are of each request the median and the longest time of an answer, and
+how long one callback kept the loop at most: median and maximum over the rounds, in CPU time, since other
+processes must not count (bench/holds.py). Python's collector and what the node does every second by itself
+are told apart from that.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import base64
 import contextlib
-import gc
 import http.client
 import json
 import statistics
@@ -26,15 +26,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import brokers, machine
+from bench.holds import Holds, Watch
 from mirrormq.wire import methods
 from tests.support import raw
 
 CHANNEL = 1
-ROUNDS = 5
-OWN = "Driver._tick"
-"""What the node does every second, whether it is asked for something or not."""
 PAGE_MS_MAX = 300.0
 HOLD_MS_MAX = 2.0
+IDLE_S = 10.0
+Asked = tuple[str, str, Any]
+"""Verb, path below /api/ or from the root, body."""
 PAGE = "page=1&page_size=100"
 LISTS = (
     "queues",
@@ -60,70 +61,70 @@ PAGES = [
 ]
 OTHERS = [
     "overview",
+    "overview?lengths_age=600&lengths_incr=5&msg_rates_age=600&msg_rates_incr=5",
     "nodes",
+    "vhosts/%2F",
     "queues/%2F/many-7",
+    "queues/%2F/many-7?lengths_age=600&lengths_incr=5&msg_rates_age=600&msg_rates_incr=5",
     "queues/%2F/many-7/bindings",
+    "exchanges/%2F/amq.topic",
     "exchanges/%2F/amq.topic/bindings/source",
     "mirrormq/queues/%2F/many-7/view",
+    "mirrormq/queues/%2F/many-7/messages",
+    "mirrormq/cluster",
     "mirrormq/timeline",
     "mirrormq/pipelines",
     "permissions",
     "policies",
+    "parameters",
+    "feature-flags",
+    "whoami",
     "openapi.json",
     "health/checks/virtual-hosts",
     "health/checks/node-is-mirror-sync-critical",
+    "/metrics",
 ]
-WHOLE = ["queues", "exchanges", "bindings", "connections", "channels", "consumers", "definitions"]
+WHOLE = [
+    "queues",
+    "exchanges",
+    "bindings",
+    "connections",
+    "channels",
+    "consumers",
+    "definitions",
+    "definitions/%2F",
+    "/metrics/per-object",
+    "/metrics/detailed?family=queue_coarse_metrics&family=queue_metrics",
+]
+POLICY = {"pattern": "^many-", "definition": {"max-length": 100_000}, "apply-to": "queues"}
+DURABLE = {"durable": True}
+CHANGES: list[Asked] = [
+    ("PUT", "policies/%2F/all", POLICY),
+    ("PUT", "policies/%2F/all", POLICY | {"priority": 2}),
+    ("DELETE", "policies/%2F/all", None),
+    ("PUT", "queues/%2F/further", DURABLE),
+    ("POST", "bindings/%2F/e/amq.topic/q/further", {"routing_key": "k.further"}),
+    ("DELETE", "queues/%2F/further", None),
+    ("PUT", "vhosts/further", {}),
+    ("DELETE", "vhosts/further", None),
+    ("PUT", "users/further", {"password": "secret", "tags": ""}),
+    ("PUT", "permissions/%2F/further", {"configure": ".*", "write": ".*", "read": ".*"}),
+    ("DELETE", "users/further", None),
+    ("POST", "definitions", {"queues": [{"name": "many-7", "vhost": "/", **DURABLE}]}),
+]
+"""Each ends where it began, so that they can be repeated in turn."""
 
 
 class Measured(NamedTuple):
-    """What came of one path."""
+    """What came of one request."""
 
-    path: str
-    ms: float
-    hold_ms: float
-    what: str
+    asked: Asked
+    times: list[float]
+    holds: list[Holds]
     size: int
 
 
 # --- the node -----------------------------------------------------------------------------------------------
-
-
-class Watch:
-    """The longest callback since it was last asked."""
-
-    def __init__(self) -> None:
-        self.worst = 0.0
-        self.what = ""
-        self._collecting = 0.0
-
-    def install(self) -> None:
-        run = asyncio.Handle._run
-        gc.callbacks.append(self._on_collection)
-
-        def watched(handle: asyncio.Handle) -> None:
-            self._collecting = 0.0
-            before = time.thread_time()
-            run(handle)
-            spent = time.thread_time() - before
-            if spent > self.worst and OWN not in repr(handle):
-                self.worst, self.what = (
-                    spent,
-                    f"{repr(handle)[:90]} collector {self._collecting * 1000:.2f} ms",
-                )
-
-        asyncio.Handle._run = watched  # type: ignore[method-assign]
-
-    def _on_collection(self, phase: str, _facts: dict[str, int]) -> None:
-        now = time.thread_time()
-        self._collecting += now if phase == "stop" else -now
-
-    def answer(self) -> None:
-        """Tell whoever writes a line to standard input."""
-        for _ in sys.stdin:
-            told, self.worst = {"ms": self.worst * 1000, "what": self.what}, 0.0
-            sys.stdout.write(json.dumps(told) + "\n")
-            sys.stdout.flush()
 
 
 def node(argv: list[str]) -> int:
@@ -131,9 +132,7 @@ def node(argv: list[str]) -> int:
     from mirrormq.runtime import main
 
     sys.modules["uvloop"] = None  # type: ignore[assignment]
-    watch = Watch()
-    watch.install()
-    threading.Thread(target=watch.answer, daemon=True).start()
+    Watch().install()
     return main.serve(argv)
 
 
@@ -170,35 +169,38 @@ class Asker:
         self._headers = {"Authorization": f"Basic {token}", "Content-Type": "application/json"}
 
     def request(self, verb: str, path: str, body: Any = None) -> bytes:
+        """The body of an answer."""
         data = None if body is None else json.dumps(body)
-        self._connection.request(verb, f"/api/{path}", data, self._headers)
+        target = path if path.startswith("/") else f"/api/{path}"
+        self._connection.request(verb, target, data, self._headers)
         answer = self._connection.getresponse()
         found = answer.read()
         assert answer.status < 400, (path, answer.status, found[:300])
         return found
 
-    def worst(self) -> tuple[float, str]:
-        """The longest callback since the last call, in ms."""
+    def worst(self) -> Holds:
+        """What held the loop since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        told = json.loads(self._process.stdout.readline())
-        return told["ms"], told["what"]
+        return Holds(*json.loads(self._process.stdout.readline()))
 
-    def measure(self, path: str) -> Measured:
-        """Several answers, one after the other."""
-        times, holds, size = [], [], 0
-        self.request("GET", path)
-        for _ in range(ROUNDS):
-            self.worst()
-            began = time.perf_counter()
-            size = len(self.request("GET", path))
-            times.append((time.perf_counter() - began) * 1000)
-            holds.append(self.worst())
-        # The best of the worst: what one run alone had was the collector's, or another thread's.
-        hold, what = sorted(holds)[len(holds) // 2]
-        return Measured(path, statistics.median(times), hold, what, size)
+    def measure(self, asked: list[Asked], rounds: int) -> list[Measured]:
+        """Several answers of each, one after the other; the first of all are not counted."""
+        found = [Measured(one, [], [], 0) for one in asked]
+        for number in range(rounds + 1):
+            for place, one in enumerate(found):
+                self.worst()
+                began = time.perf_counter()
+                size = len(self.request(*one.asked))
+                took = (time.perf_counter() - began) * 1000
+                hold = self.worst()
+                if number:
+                    one.times.append(took)
+                    one.holds.append(hold)
+                    found[place] = one._replace(size=size)
+        return found
 
 
 def furnish(asker: Asker, port: int, queues: int, connections: int) -> list[raw.RawClient]:
@@ -228,17 +230,50 @@ def furnish(asker: Asker, port: int, queues: int, connections: int) -> list[raw.
     return clients
 
 
-GROUPS = (("page", PAGES, PAGE_MS_MAX), ("single", OTHERS, PAGE_MS_MAX), ("whole", WHOLE, 0.0))
+class Group(NamedTuple):
+    """Requests of one kind."""
+
+    title: str
+    asked: list[Asked]
+    rounds: int
+    ms_max: float
+
+
+GROUPS = (
+    Group("page", [("GET", path, None) for path in PAGES], 20, PAGE_MS_MAX),
+    Group("single", [("GET", path, None) for path in OTHERS], 20, PAGE_MS_MAX),
+    Group("whole", [("GET", path, None) for path in WHOLE], 10, 0.0),
+    Group("change", CHANGES, 10, 0.0),
+)
 
 
 def told(title: str, found: Measured, most: float) -> bool:
     """Print a line; whether a bound is broken."""
-    is_broken = found.hold_ms > HOLD_MS_MAX or bool(most and found.ms > most)
-    figures = f"{found.ms:8.1f} ms  hold {found.hold_ms:5.2f} ms  {found.size:>10,} B"
-    mark = f"  <-- {found.what}" if is_broken else ""
-    sys.stdout.write(f"{title:7}{figures}  {found.path}{mark}\n")
+    holds = [hold.request for hold in found.holds]
+    collector = max(hold.collector for hold in found.holds)
+    worst = max(found.holds)
+    is_broken = worst.request > HOLD_MS_MAX or bool(most and max(found.times) > most)
+    figures = f"{statistics.median(found.times):8.1f} ms, max {max(found.times):7.1f}"
+    figures += f"   hold {statistics.median(holds):5.2f} ms, max {worst.request:5.2f}"
+    figures += f"   collector {collector:5.2f}   {found.size:>10,} B"
+    verb, path, _ = found.asked
+    mark = f"  <-- {worst.what}" if is_broken else ""
+    sys.stdout.write(f"{title:7}{figures}  {'' if verb == 'GET' else verb + ' '}{path}{mark}\n")
     sys.stdout.flush()
     return is_broken
+
+
+def summary(found: list[Measured], idle: Holds) -> str:
+    """The figures that matter."""
+    holds = [hold for one in found for hold in one.holds]
+    own = max(hold.own for hold in [*holds, idle])
+    lines = [
+        f"the longest hold of any of {len(holds)} requests: {max(hold.request for hold in holds):.2f} ms",
+        f"the longest collection meanwhile: {max(hold.collector for hold in holds):.2f} ms",
+        f"what the node does by itself every second: {own:.2f} ms at most",
+        f"nobody asks for {IDLE_S:.0f} s: {idle.request:.2f} ms, collector {idle.collector:.2f} ms",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: list[str]) -> int:
@@ -256,11 +291,17 @@ def main(argv: list[str]) -> int:
         asker = Asker(process, about["http"])
         port = int(about["amqp"][0].rpartition(":")[2])
         clients = furnish(asker, port, options.queues, options.connections)
-        asker.worst()
         sys.stdout.write(f"{options.queues} queues, {options.connections} connections\n")
-        for title, paths, most in GROUPS:
-            for path in paths:
-                broken += told(title, asker.measure(path), most)
+        machine.wait_until_quiet(process.pid, 2)
+        asker.worst()
+        threading.Event().wait(IDLE_S)
+        idle = asker.worst()
+        everything: list[Measured] = []
+        for group in GROUPS:
+            found = asker.measure(group.asked, group.rounds)
+            everything += found
+            broken += sum(told(group.title, one, group.ms_max) for one in found)
+        sys.stdout.write(summary(everything, idle))
         for client in clients:
             client.close()
     return 1 if broken and options.check else 0

@@ -57,9 +57,14 @@ WATCHED: tuple[tuple[str, ...], ...] = (
 LISTS = {
     "queues": FIRST_PAGE,
     "queues by messages": f"{FIRST_PAGE}&sort=messages&sort_reverse=true",
+    "queues by publish rate": f"{FIRST_PAGE}&sort=message_stats.publish_details.rate&sort_reverse=true",
+    "queues by state": f"{FIRST_PAGE}&sort=state",
     "queues by name filter": f"{FIRST_PAGE}&name=q-000",
     "connections": "connections?page=1&page_size=100",
+    "connections by octets": "connections?page=1&page_size=100&sort=recv_oct&sort_reverse=true",
     "channels": "channels?page=1&page_size=100",
+    "bindings": "bindings?page=1&page_size=100",
+    "consumers": "consumers?page=1&page_size=100",
     "exchanges": "exchanges?page=1&page_size=100",
     "overview": "overview",
 }

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
+from mirrormq.client.bulk import BulkClient, Target
 from tests.cluster import kit
 from tests.cluster.kit import Cluster
 from tests.web.person import Person, browser_path
@@ -61,6 +62,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             channel.basic_publish("shop", "order.new", b'{"order": %d}' % number)
         other = made[1].channel()
         other.basic_consume("payments", lambda *_: None)
+        with BulkClient(Target([(node.host, kit.AMQP)])) as reader:
+            wanted = {"queue": "orders", "name": "lake", "at": "earliest", "reader": "r1", "query": "follow"}
+            reader.call("cursor_open", **wanted)
         yield made
 
 
@@ -94,7 +98,7 @@ def admin(person: Person) -> Person:
 @pytest.fixture(scope="session")
 def shots() -> Path:
     """Where screenshots go; those of the last run are gone."""
-    folder = Path(os.environ.get("MIRRORMQ_SCREENSHOTS", SHOTS))
+    folder = Path(os.environ.get("SCREENSHOTS", SHOTS))
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

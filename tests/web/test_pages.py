@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,16 @@ def test_every_page_shows_itself(cluster: Cluster, browser: Browser, shots: Path
         wide = person.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert wide <= 0, f"{name} is {wide} pixels too wide"
         assert person.page.evaluate(UNNAMED) == [], name
+    for name in ("connection", "channel"):
+        person.open(f"{name}s")
+        person.page.locator("tbody a").first.click()
+        heading = re.compile(f"^{name.capitalize()} ")
+        expect(person.page.get_by_role("heading", level=1, name=heading)).to_be_visible()
+        expect(person.page.locator("[aria-busy=true]")).to_have_count(0)
+        expect(person.page.locator("main > .problem")).to_be_hidden()
+        person.page.screenshot(path=shots / f"{name}-{mode}.png", full_page=True)
+        wide = person.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{name} is {wide} pixels too wide"
     person.leave()
 
 

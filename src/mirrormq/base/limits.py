@@ -30,7 +30,7 @@ meta_entry_bytes_max = 256 * 1024 * 1024
 meta_log_bytes_max = 4 * 1024 * 1024
 """The log may grow to this, or to the last snapshot's size if that is larger, before the next snapshot."""
 
-meta_snapshot_slice_records = 500
+meta_snapshot_slice_records = 250
 """Records of a snapshot encoded in one pass of the loop: about a millisecond."""
 
 ha_sync_batch_size = 4_096
@@ -117,6 +117,8 @@ clock_jump_us = 5_000_000
 """A wall clock that gains more than this on the machine's own time between two ticks has been set."""
 clock_jump_hold_us = 60_000_000
 """How long messages still expire by the old clock after that: time to notice and set it back."""
+policy_slice_objects = 16
+"""Queues and exchanges that follow a changed policy in one pass: less than a millisecond with their turns."""
 turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
@@ -236,6 +238,8 @@ segment_rewrite_bytes_max = 64 * 1024 * 1024
 assert segment_rewrite_bytes_max >= segment_bytes_max, "every segment must be rewritable"
 rewrite_look_publishes = 1_000_000
 """Messages of segments looked at in one search for mostly dead ones: about a millisecond at most."""
+survey_logs = 250
+"""Logs looked at in one pass for cursors that hold too long and for what is dead: half a millisecond."""
 rewrite_look_segments = 64
 """Segments of one queue looked at together."""
 index_mark_bytes = 4 * 1024 * 1024
@@ -442,6 +446,9 @@ inquiries_open_max = 64
 inquiry_rows_per_pass = 64
 """Rows built for other nodes in one pass of the loop: a millisecond at most."""
 
+inquiry_values_per_row = 64
+"""Queues in one row of an answer that has one value of each."""
+
 inquiry_counted_per_step = 8
 """Queues or connections counted in one step; eight steps count as one row."""
 
@@ -567,9 +574,9 @@ samples_period_us = 1_000_000
 samples_idle_us = 10_000_000
 """The same while nothing but time has passed."""
 assert samples_period_us < samples_idle_us
-samples_slice_queues = 500
+samples_slice_queues = 100
 """Queues looked at in one pass for a sample."""
-samples_slice_rows = 100
+samples_slice_rows = 50
 """Those of them that have changed: about half a millisecond."""
 samples_rows_max = 500
 """Queues in one message of a sample: about 50 KiB."""
@@ -589,9 +596,9 @@ rates_rows_min = 14
 rates_bytes_max = 64 * 1024 * 1024
 """Bytes of all rows together above which no object is given more than `rates_rows_min`."""
 assert all(rates_rows_min <= rows for _, rows in rates_levels_global)
-rates_slice_objects = 500
+rates_slice_objects = 100
 """Objects looked at in one pass."""
-rates_slice_rows = 100
+rates_slice_rows = 50
 """Those of them whose counters have changed: about half a millisecond."""
 rates_settled_us = 500_000
 """A look is shown this long after it was due: by then every node has had it, though clocks differ."""
@@ -623,7 +630,7 @@ mirror_read_bytes = 256 * 1024
 assert mirror_read_bytes <= mirror_frame_bytes
 mirror_reads_max = 4
 """Reads under way for streams to one peer: what synchronising holds in memory, however many queues do so."""
-mirror_slice_queues = 100
+mirror_slice_queues = 25
 """Queues looked at in one pass when something concerns many: one to two milliseconds."""
 mirror_early_max = 20_000
 """Queues about whose next epoch peers may have spoken before this node heard of it."""

@@ -9,9 +9,10 @@ RabbitMQ prints Erlang terms into these texts; `term` writes the few kinds that 
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, not_implemented, precondition_failed, resource_locked
@@ -96,9 +97,11 @@ _PLAIN_ATOM = re.compile(r"[a-z][a-zA-Z0-9_@]*\Z")
 # --- what a queue is to do ---
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSettings:
-    """The effective settings of a queue: its arguments and the policy that matches it, merged."""
+class QueueSettings(Struct, frozen=True, gc=False):
+    """The effective settings of a queue: its arguments and the policy that matches it, merged.
+
+    Python's collector need not look at them: ten thousand may be made at once when a policy changes.
+    """
 
     ttl_us: int | None = None
     max_length: int | None = None

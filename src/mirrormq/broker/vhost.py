@@ -5,14 +5,18 @@ Guarantees
   adds or removes an exchange, a queue or a binding.
 - A publish is routed by the topology of the moment. What the compiled lane remembers per user is forgotten
   at every change of topology or permissions, before the next frame is looked at.
+- A policy that changes is followed by all queues and exchanges, a few per pass where there are many
+  (`follow_on`); what is declared meanwhile begins with what applies now.
 - A remembered route is plain only if a publish with this exchange and key, whatever its properties, is
   allowed for this user and reaches these queues, at least one. Everything else is decided message by message
   in `route_message`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mirrormq.base import limits
+from mirrormq.base.walk import Walk
 from mirrormq.broker import replyto
 from mirrormq.broker.arguments import QueueSettings, queue_settings, text
 from mirrormq.broker.deadletter import DeadLetter
@@ -58,6 +62,8 @@ class VHost:
         self.version = 0
         """Grows with every change that may change a route."""
         self._make_queue = make_queue
+        self.following: Walk[QueuePort | records.Exchange] = Walk(self._governed)
+        """Those to whom other policies may apply since one was set or cleared."""
         self._memos: dict[str, RouteMemo] = {}
 
     @property
@@ -152,7 +158,9 @@ class VHost:
             else:
                 self.router.unbind(record)
         elif isinstance(record, records.Policy):
-            self._follow_policies()
+            self.following.begin()
+            if len(self.queues) < limits.policy_slice_objects:
+                self.follow_on()
         else:
             return
         self.forget_routes()
@@ -213,15 +221,28 @@ class VHost:
             place.record = record
             place.alternate = self._alternate(record)
 
-    def _follow_policies(self) -> None:
-        """A policy was set or cleared: give every queue and exchange what applies to it now."""
-        for queue in list(self.queues.values()):
-            settings = queue_settings(queue.record.arguments, self._definition(queue.record))
-            if settings != queue.settings:
-                queue.configure(settings)
-        for record in self.host.state.exchanges_in(self.name):
-            if self.router.place(record.name) is not None:
-                self.router.set_alternate(record.name, self._alternate(record))
+    def _governed(self) -> Iterable[QueuePort | records.Exchange]:
+        return [*self.queues.values(), *self.host.state.exchanges_in(self.name)]
+
+    def follow_on(self) -> None:
+        """Give some more queues and exchanges what applies to them now."""
+        for found in self.following.take(limits.policy_slice_objects):
+            if isinstance(found, records.Exchange):
+                self._follow_exchange(found.name)
+            elif self.queues.get(found.name) is found:  # it may be gone, or have moved, since the round began
+                settings = queue_settings(found.record.arguments, self._definition(found.record))
+                if settings != found.settings:
+                    found.configure(settings)
+
+    def _follow_exchange(self, name: str) -> None:
+        record = self.host.state.exchanges.get((self.name, name))
+        place = self.router.place(name)
+        if record is None or place is None:
+            return
+        alternate = self._alternate(record)
+        if alternate != place.alternate:
+            self.router.set_alternate(name, alternate)
+            self.forget_routes()
 
     def _alternate(self, record: records.Exchange) -> str | None:
         name = record.arguments.get("alternate-exchange")

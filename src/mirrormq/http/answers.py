@@ -7,7 +7,7 @@ A list of 10,000 rows takes tens of milliseconds; it is built and encoded in pie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from heapq import merge
 from itertools import islice
@@ -30,7 +30,11 @@ APP_STOPPED = "app_stopped"
 WHOLE: ContextVar[bool] = ContextVar("whole", default=False)
 """True where answers are wanted in one piece, since they are not sent to the one who asked."""
 
+_UNTIL: ContextVar[float] = ContextVar("until", default=0.0)
+"""When the slice of this request ends, in the loop's time. Past where it has waited for something since."""
+
 NOT_FOUND = ("Object Not Found", "Not Found")
+JSON = "application/json"
 
 
 class Fault(Exception):
@@ -117,26 +121,29 @@ async def rows_response(
 async def pieces_response(
     request: web.Request, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None
 ) -> web.StreamResponse:
-    """Pieces of JSON, made in slices; a long answer is sent while it is made and never whole in memory."""
+    """Pieces of JSON, or of what `headers` say, made in slices.
+
+    A long answer is sent while it is made and never whole in memory.
+    """
     batches = slices(pieces)
     held: list[bytes] = []
+    size = 0
+    sent = {"cache-control": "no-cache", "content-type": JSON, **(headers or {})}
     async for batch in batches:
         held.append(b"".join(batch))
-        if sum(map(len, held)) > limits.http_held_bytes_max and not WHOLE.get():
-            return await _streamed(request, held, batches, headers)
-    found = json_response(b"".join(held), 200)
-    found.headers.update(headers or {})
-    return found
+        size += len(held[-1])
+        if size > limits.http_held_bytes_max and not WHOLE.get():
+            return await _streamed(request, held, batches, sent)
+    return web.Response(body=b"".join(held), headers=sent)
 
 
 async def _streamed(
     request: web.Request,
     held: list[bytes],
     batches: AsyncIterator[list[bytes]],
-    headers: Mapping[str, str] | None,
+    headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    found = web.StreamResponse(headers={"cache-control": "no-cache", **(headers or {})})
-    found.content_type = "application/json"
+    found = web.StreamResponse(headers=headers)
     await found.prepare(request)
     await found.write(b"".join(held))
     async for batch in batches:
@@ -161,6 +168,18 @@ async def collected(items: Iterable[Item]) -> list[Item]:
     return found
 
 
+async def driven(steps: Generator[object, None, Item]) -> Item:
+    """What a generator returns that gives something, whatever it is, after every short step."""
+    result: list[Item] = []
+
+    def watched() -> Iterator[object]:
+        result.append((yield from steps))
+
+    async for _ in slices(watched()):
+        pass
+    return result[0]
+
+
 async def kept(items: Iterable[Item], is_wanted: Callable[[Item], object]) -> list[Item]:
     """Those that are wanted. A filter between the items and `collected` would not do: one that lets little
     through runs for long before it gives anything.
@@ -171,43 +190,50 @@ async def kept(items: Iterable[Item], is_wanted: Callable[[Item], object]) -> li
     return found
 
 
-async def sorted_slices(items: Iterable[Item], key: Callable[[Item], Any], *, reverse: bool) -> list[Item]:
-    """Sort without holding the loop: runs are sorted one by one, then merged as the result is taken."""
+async def sorted_slices(
+    items: Iterable[Item], key: Callable[[Item], Any], *, reverse: bool, most: int | None = None
+) -> list[Item]:
+    """Sort without holding the loop: runs are sorted one by one, then merged as the result is taken.
+
+    With `most` only so many of the first.
+    """
     iterator = iter(items)
     runs: list[list[Item]] = []
     while run := await collected(islice(iterator, limits.http_sort_run)):
         run.sort(key=key, reverse=reverse)
         runs.append(run)
         await next_turn()
-    return await collected(merge(*runs, key=key, reverse=reverse))
+    return await collected(islice(merge(*runs, key=key, reverse=reverse), most))
 
 
 async def slices(items: Iterable[Item]) -> AsyncIterator[list[Item]]:
-    """Take items as long as the slice lasts, let the loop go on, take further ones."""
+    """Take items as long as the slice lasts, let the loop go on, take further ones.
+
+    What one request does in slices one after the other, without a wait between, shares the slice.
+    """
     loop = asyncio.get_running_loop()
     iterator: Iterator[Item] = iter(items)
     batch: list[Item] = []
-    until = loop.time() + limits.http_slice_ms / 1000
     while True:
         few = list(islice(iterator, _CHECK_EVERY))
         if not few:
             break
         batch += few
-        if loop.time() >= until:
+        if loop.time() >= _UNTIL.get():
             yield batch
             batch = []
             await next_turn()
-            until = loop.time() + limits.http_slice_ms / 1000
     if batch:
         yield batch
 
 
 async def next_turn() -> None:
-    """Let everything that is ready run first."""
+    """Let everything that is ready run first; then a new slice begins."""
     loop = asyncio.get_running_loop()
     turn: asyncio.Future[None] = loop.create_future()
     loop.call_soon(turn.set_result, None)
     await turn
+    _UNTIL.set(loop.time() + limits.http_slice_ms / 1000)
 
 
 def decoded(data: bytes, reason: str) -> Any:
@@ -247,6 +273,4 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
 
 def json_response(body: bytes, status: int = 200) -> web.Response:
     """JSON that is encoded already."""
-    return web.Response(
-        body=body, status=status, content_type="application/json", headers={"cache-control": "no-cache"}
-    )
+    return web.Response(body=body, status=status, content_type=JSON, headers={"cache-control": "no-cache"})

@@ -33,6 +33,7 @@ from mirrormq.log.scan import Head
 from mirrormq.log.segments import Copied
 from mirrormq.log.sinkstate import Saved
 from mirrormq.log.slices import Gap, Slices
+from mirrormq.log.survey import Survey
 
 
 class Recycler:
@@ -86,6 +87,7 @@ class Recycler:
         """
         self._due: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._touched: set[str] = set()
+        self._survey = Survey(logs)
         self._search = Search(logs)
         self._rewrite: Rewrite | None = None
         self._was_rewrite = False
@@ -98,49 +100,52 @@ class Recycler:
         """The oldest journal file still needed."""
         return self._journal.serials[0]
 
+    @property
+    def needs_pass(self) -> bool:
+        """Is there more to look at?"""
+        return self._survey.is_under_way
+
     def step(self) -> None:
-        """End of a pass: begin with the oldest file if there are too many."""
+        """End of a pass: look on, and begin with the oldest file if there are too many."""
+        if self._survey.is_under_way:
+            self._look_on()
         if not self._is_busy and len(self._journal.serials) > limits.journal_files_max:
             self._empty_oldest()
 
     def tick(self, now: Now) -> None:
         """Once in a while: look after cursors and give back the space of what is dead."""
-        for log in self._logs.values():
-            is_master = log.copy is None or log.copy.is_master
-            if len(log.cursors) and log.damage is None and is_master:
-                log.cursors.check(now)
-        self._tidy()
+        self._survey.begin(now)
+        if len(self._logs) < limits.survey_logs:
+            self._look_on()  # else in the passes that follow: a tick has enough to do
 
     def _tidy(self) -> None:
-        if self._is_busy or not self._journal.serials:
-            return
-        dead = sum(
-            log.segments.dead_bytes(log.disposable, log.keep_from)
-            for log in self._logs.values()
-            if log.segments.all and log.damage is None
-        )
+        """Give back the space of what is dead."""
+        if self._wanted and not self._is_busy and self._journal.serials:
+            self._begin_checkpoint()  # somebody waits for it, whatever is dead
+        elif not self._is_busy:
+            self._survey.begin()
+            self._look_on()
+
+    def _look_on(self) -> None:
+        if self._survey.step(is_tight=self.is_tight) and not self._is_busy and self._journal.serials:
+            self._act()
+
+    def _act(self) -> None:
+        """All logs were looked at, and nothing is under way."""
+        dead = self._survey.dead_bytes
         if dead >= limits.segment_dead_bytes_max or self.orphans or (dead and self.is_tight) or self._wanted:
-            self._is_busy = True
-            self._next_first = self.first_serial
-            self._flush_segments()
+            self._begin_checkpoint()
         elif self._revived() or (
-            self.is_tight and self._journal.serial > self.first_serial and self._is_mostly_dead()
+            self.is_tight and self._journal.serial > self.first_serial and self._survey.is_mostly_dead
         ):
             self._empty_oldest()
         else:
             self._rewrite_some()
 
-    def _is_mostly_dead(self) -> bool:
-        """Is so little of the journal live that emptying it gives back more than it takes for a while?"""
-        live = total = 0
-        for log in self._logs.values():
-            if log.end > log.segments.end:
-                total += log.end - log.segments.end
-                free_end = min(log.end, max(log.keep_from - 1, log.segments.end))
-                live += log.end - free_end
-                if free_end > log.segments.end:
-                    live += log.disposable.missing_count(log.segments.end + 1, free_end)
-        return 2 * live <= total
+    def _begin_checkpoint(self) -> None:
+        self._is_busy = True
+        self._next_first = self.first_serial
+        self._flush_segments()
 
     def _empty_oldest(self) -> None:
         self._is_busy = True
@@ -307,7 +312,7 @@ class Recycler:
     def _rewrite_some(self) -> None:
         """Rewrite a run of mostly dead segments, unless the journal waits to be emptied."""
         behind = len(self._journal.serials) - limits.journal_files_max
-        found = self._search.find() if behind <= 1 or self.is_tight else None
+        found = self._search.find(self._survey.segmented) if behind <= 1 or self.is_tight else None
         if found is not None:
             self._is_busy = True
             self._next_first = self.first_serial

@@ -119,11 +119,11 @@ class Search:
         self._round: list[tuple[int, int]] = []
         """(queue, first segment to look at) still to come in this round, last first."""
 
-    def find(self) -> tuple[DurableLog, list[Segment]] | None:
-        """A run worth rewriting, if this look finds one."""
+    def find(self, segmented: list[int]) -> tuple[DurableLog, list[Segment]] | None:
+        """A run worth rewriting, if this look finds one. A new round is about the queues in `segmented`."""
         left = limits.rewrite_look_publishes
         if not self._round:
-            self._round = [(queue_id, 0) for queue_id, log in self._logs.items() if log.segments.all]
+            self._round = [(queue_id, 0) for queue_id in segmented]
         while self._round and left > 0:
             queue_id, start = self._round.pop()
             log = self._logs.get(queue_id)
@@ -132,7 +132,8 @@ class Search:
             stop = start + limits.rewrite_look_segments
             if stop < len(log.segments.all):
                 self._round.append((queue_id, stop))
-            left -= sum(segment.publishes for segment in log.segments.all[start:stop])
+            publishes = sum(segment.publishes for segment in log.segments.all[start:stop])
+            left -= max(publishes, limits.rewrite_look_publishes // limits.survey_logs)
             run = log.segments.mostly_dead(start, stop, log.disposable, log.keep_from)
             if run:
                 self._round.append((queue_id, start))  # there may be more of them

@@ -12,13 +12,15 @@ from mirrormq.meta.definitions import DefinitionError, import_, plain_passwords
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 from mirrormq.node.admin_access import expect, need_short, need_vhost, set_vhost_limits
-from mirrormq.node.steps import Hash, Operation, Propose, Refusal, Steps
+from mirrormq.node.changes import Following
+from mirrormq.node.steps import Await, Hash, Operation, Propose, Refusal, Steps
 
 
 class Host(Protocol):
     """The node, as these requests use it."""
 
     node_name: str
+    following: Following
 
     @property
     def state(self) -> MetaState:
@@ -57,6 +59,7 @@ def set_policy(host: Host, request: requests.SetPolicy) -> Steps:
     created = record.identity not in host.state.policies
     outcome = yield Propose(commands.SetPolicy(record))
     expect(outcome)
+    yield Await(host.following.followed(request.vhost))
     return {"created": created}
 
 
@@ -67,6 +70,7 @@ def clear_policy(host: Host, request: requests.ClearPolicy) -> Steps:
     if outcome.error == "missing":
         raise Refusal("not_found", f"Policy '{request.name}' does not exist in vhost '{request.vhost}'")
     expect(outcome)
+    yield Await(host.following.followed(request.vhost))
     return {}
 
 

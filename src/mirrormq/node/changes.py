@@ -1,20 +1,63 @@
 """Follows the metadata: each change of it becomes a change of what this node serves.
 
 Guarantee: changes are followed in their order, each once, and completely before the next input: nobody sees
-a queue whose vhost is gone, nor a master that its view does not know.
+a queue whose vhost is gone, nor a master that its view does not know. Only what a policy comes to for each of
+very many queues takes several passes; `Following` tells when it is done.
 """
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from mirrormq.base.errors import connection_forced
+from mirrormq.broker.queueport import Later
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import records
 from mirrormq.meta.tables import Change
 
 if TYPE_CHECKING:
     from mirrormq.node.node import Node
+
+
+class Following:
+    """Vhosts whose queues and exchanges have not all heard of the policies there are now."""
+
+    def __init__(self) -> None:
+        self._vhosts: dict[VHost, None] = {}
+        """By itself, not by name: one that was deleted and made again is another."""
+        self._waiting: list[tuple[VHost, int, Later[None]]] = []
+
+    def add(self, vhost: VHost) -> None:
+        """A policy of this vhost was set or cleared."""
+        if vhost.following.is_under_way:
+            self._vhosts[vhost] = None
+
+    def followed(self, name: str) -> Later[None]:
+        """Answered when all that was set so far in a vhost is followed on this node."""
+        later: Later[None] = Later()
+        found = [vhost for vhost in self._vhosts if vhost.name == name]
+        if not found:
+            later.answer(None)
+        for vhost in found[-1:]:
+            self._waiting.append((vhost, vhost.following.served_by, later))
+        return later
+
+    @property
+    def needs_pass(self) -> bool:
+        """Is there more to do?"""
+        return bool(self._vhosts)
+
+    def step(self) -> None:
+        """Do some of it."""
+        for vhost in list(islice(self._vhosts, 1)):
+            vhost.follow_on()
+            del self._vhosts[vhost]
+            self.add(vhost)  # behind the others
+            done = [entry for entry in self._waiting if entry[0].following.rounds >= entry[1]]
+            self._waiting = [entry for entry in self._waiting if entry not in done]
+            for _, _, later in done:
+                later.answer(None)
 
 
 def follow(node: "Node", changes: list[Change]) -> None:
@@ -79,6 +122,8 @@ def _object_changed(
     if node.copies is not None:
         if isinstance(record, records.Policy):
             node.copies.policy.look_at_all()
+            if vhost is not None:
+                node.following.add(vhost)
         elif isinstance(record, records.Queue) and change.kind == "put":
             node.copies.policy.look_at(record)
 

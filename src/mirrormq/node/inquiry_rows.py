@@ -17,6 +17,7 @@ from mirrormq.node import (
     bulkaway,
     bulkcursors,
     closing,
+    queuevalues,
     rates,
     report,
     report_mirrors,
@@ -87,6 +88,20 @@ def queues(source: Answerer, ask: Ask) -> Answered:
             yield row
 
 
+def queue_values(source: Answerer, ask: Ask) -> Answered:
+    """One column of the queues mastered here, many in a row as (id, value): what a list is sorted by."""
+    find = queuevalues.finder(source, text_of(ask.name), report_rates.read(ask.body))
+    if find is None:
+        return
+    for some in _parts(list(source.switch.masters.values()), limits.inquiry_values_per_row):
+        values: list[tuple[int, Any]] = []
+        for live in some:
+            if _is_in(ask, live.vhost):
+                values.append((live.record.id, find(live)))
+            yield None
+        yield {"values": values}
+
+
 def connections(source: Answerer, ask: Ask) -> Answered:
     """Connections, or those with a name."""
     name, look = text_of(ask.name), report_rates.read(ask.body, len(source.connections))
@@ -143,7 +158,9 @@ def node(source: Answerer, ask: Ask) -> Answered:
     look = report_rates.read(ask.body)
     if look is not None:
         row |= report_rates.of_node(source, source.node_name, look)
-        row["overview"] = report_rates.overview(source, source.node_name, look, source.state.vhosts)
+        row["overview"] = yield from report_rates.overview(
+            source, source.node_name, look, source.state.vhosts
+        )
     yield row
 
 
@@ -293,6 +310,7 @@ def _parts(items: list[Item], most: int = limits.inquiry_counted_per_step) -> It
 
 KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "queues": queues,
+    "queue_values": queue_values,
     "connections": connections,
     "channels": channels,
     "consumers": consumers,

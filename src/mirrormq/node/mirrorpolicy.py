@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mirrormq.base import limits
+from mirrormq.base.walk import Walk
 from mirrormq.broker.queue import Queue
 from mirrormq.meta import mirroring, records, system
 from mirrormq.meta.commands import ChangeView, HaDefaults
@@ -51,6 +52,8 @@ class MirrorPolicy:
         self._copies = copies
         self._due: dict[Identity, None] = {}
         """Queues to be looked at."""
+        self._all = Walk(lambda: node.meta.queues_on(node.node_name))
+        """All of this node, when something concerns every one of them."""
         self._asked: dict[Identity, int] = {}
         """Queues for which a change is on its way, and of which epoch it is."""
         self._later: list[tuple[int, Identity]] = []
@@ -108,8 +111,7 @@ class MirrorPolicy:
 
     def look_at_all(self) -> None:
         """Something has changed that may concern every queue."""
-        mine = self._node.meta.queues_on(self._node.node_name)
-        self._due.update(dict.fromkeys(queue.identity for queue in mine if not queue.exclusive))
+        self._all.begin()
 
     def look_at(self, record: records.Queue) -> None:
         """A queue is new, or its policy has changed."""
@@ -199,14 +201,18 @@ class MirrorPolicy:
     @property
     def needs_pass(self) -> bool:
         """Are there queues to be looked at?"""
-        return bool(self._due)
+        return bool(self._due) or self._all.is_under_way
 
     def step(self) -> None:
         """Look at some of them."""
-        for _ in range(min(len(self._due), limits.mirror_slice_queues)):
+        one_by_one = min(len(self._due), limits.mirror_slice_queues)
+        for _ in range(one_by_one):
             identity = next(iter(self._due))
             del self._due[identity]
             self._look(identity)
+        for record in self._all.take(limits.mirror_slice_queues - one_by_one):
+            if not record.exclusive:
+                self._look(record.identity)
 
     def tick(self) -> None:
         """Every second."""

@@ -120,6 +120,7 @@ class Node:
         self.switch = Switch(self, self.effects)
         self.news = news.News(self, self.effects, self.switch.masters)
         self.inquiries = inquiry.Inquiries(self, self.effects)
+        self.following = changes.Following()
         self.bulk = BulkService(self)
         self.rates = rates.Rates(self)
         self.shortages = self.news.shortages
@@ -314,7 +315,8 @@ class Node:
         """Time passes: heartbeats and timeouts, queue timers."""
         self.now = now
         if self._clock.look(now):
-            self._touch_all()
+            for queue in chain.from_iterable(vhost.queues.values() for vhost in self.vhosts.values()):
+                queue.core.touch()
         self._budget.look(self.switch.masters.values())
         for connection in list(self.connections.values()):
             connection.on_tick()
@@ -323,11 +325,6 @@ class Node:
         if self.copies is not None:
             self.copies.tick()
         self.on_timer(now)
-
-    def _touch_all(self) -> None:
-        for vhost in self.vhosts.values():
-            for queue in vhost.queues.values():
-                queue.core.touch()
 
     def expiry_wall(self) -> int:
         """The wall time by which messages expire."""
@@ -408,6 +405,8 @@ class Node:
             or len(self.dirty)
             or self._heard
             or self._unfreed
+            or self.following.needs_pass
+            or self.recycler.needs_pass
             or self.switch.needs_pass
             or self.membership.needs_pass
             or self.inquiries.needs_pass
@@ -421,6 +420,7 @@ class Node:
         self.now = now
         # First: whoever waited for a definition goes on in this pass, with the queues it changed.
         self.membership.end_pass()
+        self.following.step()
         self.switch.begin_pass()
         self.turn_queues()
         if self.copies is not None:

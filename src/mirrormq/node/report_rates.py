@@ -7,7 +7,8 @@ Guarantees
   `Look`, and `add` sums it up.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -32,6 +33,7 @@ Columns = Mapping[str, tuple[int, ...]]
 
 PERIOD_S = limits.rates_period_us // 1_000_000
 DETAILS = "_details"
+_RATE = f"{DETAILS}.rate"
 LENGTHS, MESSAGES, DATA, NODE = "lengths", "msg_rates", "data_rates", "node_stats"
 SPANS = (LENGTHS, MESSAGES, DATA, NODE)
 
@@ -124,6 +126,21 @@ def of_queue(source: RateSource, queue_id: int, look: Look) -> Row:
     }
 
 
+def queue_rate(column: str) -> Callable[[RateSource, int, Look], float] | None:
+    """How to find one rate of a queue mastered here, as `message_stats.publish_details.rate`."""
+    for path, columns in (("message_stats.", _QUEUE_MESSAGES), ("", _QUEUE_DEPTHS)):
+        numbers = columns.get(column.removeprefix(path).removesuffix(_RATE))
+        if numbers is not None and column.startswith(path) and column.endswith(_RATE):
+            wanted = numbers
+            return lambda source, queue_id, look: _rate(source.rates.of(rates.QUEUE, queue_id), look, wanted)
+    return None
+
+
+def _rate(past: History, look: Look, numbers: tuple[int, ...]) -> float:
+    now, before = past.at(look.end), past.at(look.end - 1)
+    return sum(now[number] - before[number] for number in numbers) / PERIOD_S
+
+
 def of_channel(source: RateSource, found: "Channel", look: Look) -> Row:
     """What is added to the row of a channel."""
     past = source.rates.of(rates.CHANNEL, found.uid)
@@ -169,10 +186,11 @@ def of_node(source: RateSource, name: str, look: Look) -> Row:
     }
 
 
-def overview(source: RateSource, name: str, look: Look, vhosts: Iterable[str]) -> Row:
-    """This node's part of the overview, as far as it is about these vhosts."""
+def overview(source: RateSource, name: str, look: Look, vhosts: Iterable[str]) -> Generator[None, None, Row]:
+    """This node's part of the overview, as far as it is about these vhosts, in steps."""
     found: Row = {"message_stats": {}, "queue_totals": {}, "churn_rates": {}}
-    for vhost in vhosts:
+    for vhost in list(vhosts):
+        yield from repeat(None, 1 + look.weight)
         row = of_vhost(source, vhost, look)
         found["message_stats"] = add(found["message_stats"], row.pop("message_stats"))
         depths = {column: value for column, value in row.items() if column.startswith("messages")}
@@ -217,7 +235,10 @@ def _add_samples(found: Row, past: History, seconds: list[int], columns: Columns
     width = max(1, seconds[0] - seconds[-1])
     stamps = [second * 1000 for second in seconds]
     for name, numbers in columns.items():
-        values = [sum(row[number] for number in numbers) for row in rows]
+        first, *others = numbers
+        values = [row[first] for row in rows]
+        for number in others:
+            values = [value + row[number] for value, row in zip(values, rows, strict=True)]
         found[name + DETAILS] |= {
             "samples": [
                 {"sample": value, "timestamp": stamp} for value, stamp in zip(values, stamps, strict=True)

@@ -14,7 +14,7 @@ A body is MessagePack: a head, and one array per column. Columns may be added; r
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -57,8 +57,8 @@ COLUMNS = (
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Seen(NamedTuple):
-    """What is compared from round to round."""
+class Seen(msgspec.Struct, frozen=True, gc=False):
+    """What is compared from round to round; nothing that Python's collector has to look at."""
 
     published: int = 0
     delivered: int = 0
@@ -84,7 +84,7 @@ class Round:
         """When the round before began: a queue that had no turn since is as it was."""
         self.seen: dict[int, Seen] = {}
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self.parts = self.ready = self.unacked = self.consumers = 0
+        self.parts = self.looked = self.ready = self.unacked = self.consumers = 0
 
 
 class Samples:
@@ -115,11 +115,8 @@ class Samples:
         # A timer may come a moment early, and still mean this second.
         is_due = mono - self._begun_at >= limits.samples_period_us * 9 // 10
         if is_due and self._queue.is_on and self._round is None and self._queue.may_publish:
-            own = [node.meta.queues.get((system.VHOST, name)) for name in system.NAMES]
-            hidden = {record.id for record in own if record is not None}
-            queues = [queue for number, queue in node.switch.masters.items() if number not in hidden]
             self._number += 1
-            self._round = Round(queues, self._since, self._begun_at)
+            self._round = Round(list(node.switch.masters.values()), self._since, self._begun_at)
             self._begun_at = mono
 
     def step(self) -> None:
@@ -129,11 +126,13 @@ class Samples:
             return
         rows = 0
         for queue in islice(current.left, limits.samples_slice_queues):
-            rows += self._look(current, queue)
+            current.looked += 1
+            if not system.is_system(queue.record.vhost, queue.record.name):
+                rows += self._look(current, queue)
             if rows == limits.samples_slice_rows:
                 break
         else:
-            if len(current.seen) == current.count:
+            if current.looked == current.count:
                 self._round = None
                 self._end(current)
                 return

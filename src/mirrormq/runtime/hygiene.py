@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Mapping
 
-GC_THRESHOLDS = (10_000, 10, 500)
+GC_THRESHOLDS = (2_000, 5, 5_000)
 """Allocations between collections. Messages are not tracked, so what is left is slow-moving state. Of what is
-new no more than a hundred thousand objects are looked at in one go: that is some milliseconds.
+new no more than twelve thousand objects are looked at in one go: that is about a millisecond.
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
 
@@ -233,6 +234,15 @@ def test_idle_queues_cost_no_rows(kit: AdminKit) -> None:
     assert not kit.node.rates.keys(rates.QUEUE)
 
 
+def returned(steps: Generator[None, None, dict[str, Any]]) -> dict[str, Any]:
+    """What it gives in the end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return dict(end.value)
+
+
 def test_opened_and_closed_connections_channels_and_queues_are_counted(kit: AdminKit) -> None:
     client = kit.client()
     client.declare("q")
@@ -240,7 +250,8 @@ def test_opened_and_closed_connections_channels_and_queues_are_counted(kit: Admi
     client.send(methods.QueueDelete(queue="q"))
     kit.node.client_closed(kit.now, client.conn)
     kit.advance(PERIOD)
-    found = report_rates.overview(kit.node, kit.node.node_name, look(kit), ["/"])["churn_rates"]
+    steps = report_rates.overview(kit.node, kit.node.node_name, look(kit), ["/"])
+    found = returned(steps)["churn_rates"]
     wanted = {
         "connection_created": 1,
         "connection_closed": 1,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -26,7 +28,7 @@ async def list_connections(call: Call) -> web.StreamResponse:
     vhost = _vhost(call)
     far = await found_far(await inquire(call, "connections", vhost=vhost, body=_look_body(call)))
     found: list[Connection | Far] = [*call.node.connections.values(), *far]
-    seen = [item for item in found if _may_see(call, item)]
+    seen = await answers.kept(found, lambda item: _may_see(call, item))
     return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
 
 
@@ -52,7 +54,7 @@ async def list_user_connections(call: Call) -> web.StreamResponse:
     name = call.part("user")
     far = await found_far(await inquire(call, "connections"))
     found: list[Connection | Far] = [*call.node.connections.values(), *far]
-    seen = [item for item in found if item.user == name and _may_see(call, item)]
+    seen = await answers.kept(found, lambda item: item.user == name and _may_see(call, item))
     return await call.listing(seen, lambda item: _connection_row(call, item), name=_name, order=_name)
 
 
@@ -84,13 +86,10 @@ async def list_channels(call: Call) -> web.StreamResponse:
     """GET channels, and of one vhost."""
     vhost = _vhost(call)
     far = await found_far(await inquire(call, "channels", vhost=vhost, body=_look_body(call)))
-    own = [
-        member
-        for owner in call.node.connections.values()
-        if _may_see(call, owner)
-        for member in owner.channels.values()
-    ]
-    found: list[Channel | Far] = [*own, *(item for item in far if _may_see(call, item))]
+    owners = await answers.kept(list(call.node.connections.values()), lambda item: _may_see(call, item))
+    own = await answers.collected(list(owner.channels.values()) for owner in owners)
+    others = await answers.kept(far, lambda item: _may_see(call, item))
+    found: Iterable[Channel | Far] = chain(chain.from_iterable(own), others)
     return await call.listing(found, lambda item: _channel_row(call, item), name=_name)
 
 
@@ -125,7 +124,7 @@ async def list_consumers(call: Call) -> web.StreamResponse:
     vhosts = {name for name in call.visible_vhosts() if wanted in (None, name)}
     replies = await inquire(call, "consumers", vhost=wanted)
     found = merged(call, report.consumers(call.node), replies)
-    rows = (row for row in found if row["queue"]["vhost"] in vhosts)
+    rows = await answers.kept(found, lambda row: row["queue"]["vhost"] in vhosts)
     return await call.listing(rows, _consumer_row, name=lambda row: str(row["consumer_tag"]))
 
 

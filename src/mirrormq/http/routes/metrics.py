@@ -78,13 +78,13 @@ class Metrics:
     def _driver(self) -> Driver:
         return self._process.driver
 
-    async def of_node(self, _request: web.Request) -> web.StreamResponse:
+    async def of_node(self, request: web.Request) -> web.StreamResponse:
         """GET /metrics."""
-        return await self._whole(None)
+        return await self._whole(request, None)
 
-    async def of_objects(self, _request: web.Request) -> web.StreamResponse:
+    async def of_objects(self, request: web.Request) -> web.StreamResponse:
         """GET /metrics/per-object: objects in place of their sums."""
-        return await self._whole(Tables())
+        return await self._whole(request, Tables())
 
     async def of_families(self, request: web.Request) -> web.StreamResponse:
         """GET /metrics/detailed?family=...&vhost=...: without a family there is nothing."""
@@ -101,9 +101,9 @@ class Metrics:
         cluster = (
             family for name in wanted for family in metrics_cluster.FAMILIES.get(name, _none)(node, vhosts)
         )
-        return await _written(chain(tables.lines(DETAILED), metrics_format.lines(cluster)))
+        return await _written(request, chain(tables.lines(DETAILED), metrics_format.lines(cluster)))
 
-    async def _whole(self, tables: Tables | None) -> web.StreamResponse:
+    async def _whole(self, request: web.Request, tables: Tables | None) -> web.StreamResponse:
         driver = self._driver
         totals = metrics.Totals()
         await self._look(tables, totals, set())
@@ -120,7 +120,7 @@ class Metrics:
             metrics_format.histogram("mirrormq_loop_pass_seconds", "Time a pass of the loop takes.", passes),
             tables.lines(RABBITMQ) if tables is not None else (),
         )
-        return await _written(pieces)
+        return await _written(request, pieces)
 
     async def _look(self, tables: Tables | None, totals: metrics.Totals, vhosts: set[str]) -> None:
         """Look at every object, in slices."""
@@ -204,8 +204,5 @@ def _guarded(answer: Answer) -> Handler:
     return serve
 
 
-async def _written(pieces: Iterable[bytes]) -> web.StreamResponse:
-    found: list[bytes] = []
-    async for batch in answers.slices(pieces):
-        found += batch
-    return web.Response(body=b"".join(found), headers={"Content-Type": CONTENT_TYPE})
+async def _written(request: web.Request, pieces: Iterable[bytes]) -> web.StreamResponse:
+    return await answers.pieces_response(request, pieces, {"content-type": CONTENT_TYPE})
