@@ -2,9 +2,10 @@
 
 One node and one Spark session (local[2]) on this machine. Per size of messages: a DataFrame of random bodies
 is written to a queue (exactly once), the queue is read as a batch and as a stream (AvailableNow) into Spark's
-noop sink, and so is a Parquet copy of the same rows, for comparison. Given are rows and megabytes of bodies
-per second, and microseconds of CPU per row: of Spark (JVM and Python workers) and of the node. CPU counts on
-a busy machine, too; rates do not. The best of --runs counts; every result is a line of JSON.
+noop sink, and so is a Parquet copy of the same rows, for comparison: all columns, `seq` and `body` only (by
+`.schema`, and by `.select`), and `count()`. Given are rows and megabytes of bodies per second, and
+microseconds of CPU per row: of Spark (JVM and Python workers) and of the node. CPU counts on a busy machine,
+too; rates do not. The best of --runs counts; every result is a line of JSON.
 """
 
 from __future__ import annotations
@@ -70,13 +71,20 @@ class Bench:
     def run_size(self, name: str, size: int, count: int) -> None:
         self.tell("sink", size, count, self.measured(lambda: self.fill(name, count, size), 1))
         self.tell("batch", size, count, self.measured(lambda: self.noop(self.queue(name)), self.runs))
-        narrow = self.queue(name, "seq LONG, body BINARY")
-        self.tell("batch, 2 columns", size, count, self.measured(lambda: self.noop(narrow), self.runs))
-        self.tell("stream", size, count, self.measured(lambda: self.stream(name), self.runs))
         parquet = str(self.folder / name)
         self.queue(name).write.parquet(parquet)
         copy = self.spark.read.parquet(parquet)
-        self.tell("parquet", size, count, self.measured(lambda: self.noop(copy), self.runs))
+        narrow = self.queue(name, "seq LONG, body BINARY")
+        for what, step in (
+            ("parquet", lambda: self.noop(copy)),
+            ("batch, 2 columns by schema", lambda: self.noop(narrow)),
+            ("batch, 2 columns by select", lambda: self.noop(self.queue(name).select("seq", "body"))),
+            ("parquet, 2 columns", lambda: self.noop(copy.select("seq", "body"))),
+            ("batch, count()", lambda: self.queue(name).count()),
+            ("batch, 1 column by schema, count()", lambda: self.queue(name, "seq LONG").count()),
+            ("stream", lambda: self.stream(name)),
+        ):
+            self.tell(what, size, count, self.measured(step, self.runs))
 
     def fill(self, name: str, rows: int, size: int) -> None:
         with AmqpClient(
@@ -113,7 +121,7 @@ class Bench:
         writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    def measured(self, step: Callable[[], None], runs: int) -> dict[str, float]:
+    def measured(self, step: Callable[[], object], runs: int) -> dict[str, float]:
         """The least that it took."""
         found = []
         for _ in range(runs):

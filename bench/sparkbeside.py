@@ -5,7 +5,10 @@ trigger   a stream of a queue that gets 1,000 messages per second: how long its 
 beside    confirms of a publisher (2,000 messages per second, 1 KiB, persistent) while a job reads rows from
           the broker again and again, and while the same job reads the same rows at the same rate from
           Parquet; in turns. Also: the longest passes of the nodes' loops meanwhile.
-served    a batch read of a queue with two mirrors: the CPU of its master and of the mirrors per row.
+served    a batch read of a queue with two mirrors: the CPU of its master and of the mirrors per row, and
+          what they take in the same time when nobody reads.
+held      the CPU of each turn of the nodes' event loops (bench.loophold; needs perf) while Spark reads as
+          fast as it can, from the mirrors and then from the master.
 
 Three nodes and Spark (local[2]) share the cores of this machine. Each result is a line of JSON.
 """
@@ -29,7 +32,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from bench import generator, machine
+from bench import generator, loophold, machine
 from bench.audit import fill
 from mirrormq.client.amqp import AmqpClient
 from mirrormq.testing import Cluster, cluster
@@ -42,7 +45,7 @@ WARM_UP_BATCHES = 10
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.sparkbeside", description=__doc__)
-    parser.add_argument("parts", nargs="+", choices=["trigger", "beside", "served"])
+    parser.add_argument("parts", nargs="+", choices=["trigger", "beside", "served", "held"])
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of 100 B that are read")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
@@ -81,8 +84,9 @@ class Beside:
         hosts = ",".join(f"{node.host}:{node.port}" for node in self.made.nodes)
         return f"amqp://guest@{hosts}/"
 
-    def queue(self, name: str) -> Any:
-        return self.spark.read.format("mirrormq").option("url", self.url).option("queue", name).load()
+    def queue(self, name: str, **options: str) -> Any:
+        reader = self.spark.read.format("mirrormq").options(url=self.url, queue=name, **options)
+        return reader.load()
 
     def tell(self, **found: object) -> None:
         sys.stdout.write(json.dumps({**found, "load": round(os.getloadavg()[0], 1)}) + "\n")
@@ -184,21 +188,60 @@ class Beside:
     def served(self) -> None:
         self.need_rows()
         noop(self.queue(COLD))
-        master = json.loads(fetched(self.made.nodes[0].admin_url, f"/api/queues/%2F/{COLD}"))["node"]
-        before = {node.name: machine.cpu_s(node.pid) for node in self.made.nodes}
-        began = time.monotonic()
+        before, began = self.node_cpu_s(), time.monotonic()
         for _ in range(self.options.runs):
             noop(self.queue(COLD))
         took = time.monotonic() - began
-        spent = {node.name: machine.cpu_s(node.pid) - before[node.name] for node in self.made.nodes}
-        rows = self.options.rows * self.options.runs
+        spent = self.node_cpu_s(before)
+        before = self.node_cpu_s()
+        time.sleep(took)
+        idle = self.node_cpu_s(before)
+        rows, master = self.options.rows * self.options.runs, self.master()
         self.tell(
             part="served",
             rows_per_s=round(rows / took),
+            seconds=round(took, 1),
             master=master,
+            cpu_s={name: round(cpu, 3) for name, cpu in spent.items()},
+            idle_cpu_s={name: round(cpu, 3) for name, cpu in idle.items()},
             us_per_row={name: round(cpu / rows * 1e6, 3) for name, cpu in spent.items()},
             master_share=round(spent[master] / max(1e-9, sum(spent.values())), 3),
         )
+
+    def master(self) -> str:
+        return str(json.loads(fetched(self.made.nodes[0].admin_url, f"/api/queues/%2F/{COLD}"))["node"])
+
+    def node_cpu_s(self, before: dict[str, float] | None = None) -> dict[str, float]:
+        """CPU of the nodes, since `before`."""
+        return {
+            node.name: cpu_s(node.pid) - (before[node.name] if before is not None else 0.0)
+            for node in self.made.nodes
+        }
+
+    # --- how long loops are held ---
+
+    def held(self) -> None:
+        self.need_rows()
+        names = {node.pid: node.name for node in self.made.nodes}
+        for source in ("auto", "master"):
+            noop(self.queue(COLD, readFrom=source))
+            began = time.monotonic()
+            with loophold.watching(list(names)) as holds:
+                for _ in range(self.options.runs):
+                    noop(self.queue(COLD, readFrom=source))
+            self.tell(
+                part="held",
+                reads=source,
+                master=self.master(),
+                rows_per_s=round(self.options.rows * self.options.runs / (time.monotonic() - began)),
+                loops={names[pid]: found for pid, found in holds.by_pid.items()},
+            )
+
+
+def cpu_s(pid: int) -> float:
+    """CPU of a process as the scheduler counts it: ticks are too coarse for an idle one."""
+    stats = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(stat.read_text().split()[0]) for stat in stats) / 1e9
 
 
 def noop(frame: Any) -> None:

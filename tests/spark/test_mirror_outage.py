@@ -1,5 +1,6 @@
 """The job `mirror` while its source dies under it: it waits, or says what is wrong, and goes on later, with
-nothing lost and nothing twice. That the next source is asked is shown in `test_mirror_job.py`.
+nothing lost and nothing twice; if there is another source, it goes on with that one. That the next source is
+asked when a run begins is shown in `test_mirror_job.py`.
 """
 
 from __future__ import annotations
@@ -146,4 +147,37 @@ def test_a_run_whose_source_dies_says_so_and_the_next_one_goes_on(
     assert told["full"] == []
     mirror.promote()
     assert [body for _, _, body in mirror.drain("q")] == [b"%d" % number for number in range(10, 125)]
+    mirror.close()
+
+
+@pytest.mark.slow
+def test_an_event_driven_mirror_goes_on_with_the_next_source_when_its_own_dies(
+    run: Run, west: Cluster, east: Cluster
+) -> None:
+    source, mirror = root(west), Place(east, "second")
+    source.declare("q")
+    source.publish("q", *range(10))
+    with cluster(nodes=1) as between:
+        relay = Place(between, "relay")
+        run(url_of(source), relay, "--name", "relay")
+
+        def change() -> None:
+            wait_for(mirror, "q", 10)
+            between.nodes[0].kill()
+            source.take("q", *range(5))
+            source.publish("q", *range(10, 20))
+            wait_for(mirror, "q", 15)
+            # The other source is followed, too, not only copied.
+            source.publish("q", 20, 21)
+            source.take("q", 0)
+            wait_for(mirror, "q", 16)
+
+        beside = Meanwhile(mirror, change)
+        sources = f"{relay.url},{url_of(source)}"
+        told = run(sources, mirror, "--strategy", "event", "--sync-interval", "1s", code=1)
+        beside.end()
+    assert "asking the next source" in told["said"]
+    assert "was promoted" in told["said"]
+    assert [body for _, _, body in mirror.drain("q")] == [b"%d" % number for number in range(6, 22)]
+    source.close()
     mirror.close()

@@ -54,6 +54,8 @@ def scanned(
         at = scanner.scan(data, at)
         made = assembler.batch(scanner)
         made.validate(full=True)
+        found = zip(made.schema, made.columns, strict=True)
+        assert not [field.name for field, column in found if column.null_count and not field.nullable]
         rows += made.to_pylist()
         if at == len(data) and made.num_rows == 0:
             return rows

@@ -34,7 +34,8 @@ class MirrorMQSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the mode that was given; without one there is no column `state`."""
-        return schema_of(read_options(self.options).mode)
+        options = read_options(self.options)
+        return schema_of(options.mode, has_body=options.include_body)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Batch reads."""

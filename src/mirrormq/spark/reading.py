@@ -11,6 +11,7 @@ Guarantees
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -59,6 +60,10 @@ def read_piece(
     piece: Piece, schema: StructType, options: ReadOptions, *, changes: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task."""
+    if not gc.get_freeze_count():
+        # Spark's worker looks for garbage after each task, among all that was ever imported: that took longer
+        # than to read 100,000 rows. What is there by now stays anyway.
+        gc.freeze()
     assembler = Assembler(schema, {"vhost": piece.vhost, "queue": piece.queue, "queue_id": piece.id})
     tap = Tap(piece, options)
     scanner = Scanner(

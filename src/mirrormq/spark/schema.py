@@ -63,6 +63,12 @@ STATE: dict[str, DataType] = {"state": _TEXT}
 CONSTANT = ("vhost", "queue", "queue_id")
 """One value per partition."""
 
+PRESENT = frozenset((*CONSTANT, "epoch", "seq", "op"))
+"""What every row has. Spark looks for null in every value of a column that may have it, twice per row."""
+
+PRESENT_IN_MESSAGES = PRESENT | {"exchange", "routing_key", "redelivered", "body", "body_crc", "state"}
+"""The same where rows are messages only."""
+
 
 def columns_of(mode: Mode | None) -> dict[str, DataType]:
     """The columns of a mode; None: a reader whose mode was not given (no column `state`)."""
@@ -71,9 +77,13 @@ def columns_of(mode: Mode | None) -> dict[str, DataType]:
     return MESSAGE | STATE if mode == "cursor" else MESSAGE
 
 
-def schema_of(mode: Mode | None) -> StructType:
-    """The schema of a mode."""
-    return StructType([StructField(name, kind) for name, kind in columns_of(mode).items()])
+def schema_of(mode: Mode | None, *, has_body: bool = True) -> StructType:
+    """The schema of a mode; without `has_body` bodies are null."""
+    present = PRESENT if mode == "changes" else PRESENT_IN_MESSAGES
+    never_null = present if has_body else present - {"body"}
+    return StructType(
+        [StructField(name, kind, name not in never_null) for name, kind in columns_of(mode).items()]
+    )
 
 
 class SchemaRefused(ValueError):

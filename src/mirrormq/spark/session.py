@@ -1,6 +1,6 @@
 """Spark sessions as the pipeline's jobs and tests want them.
 
-A plain session works, too. This one takes care of four traps: workers use the interpreter of the driver
+A plain session works, too. This one takes care of some traps: workers use the interpreter of the driver
 (which has this package), loopback addresses only unless a master is named, time stamps in Parquet that others
 can read, and UTC, so that times look the same everywhere. A session of a Spark Connect server takes only the
 latter two: the rest was settled when the server was started.
@@ -36,7 +36,13 @@ SETTINGS = {
 """For every session; they can be set while it is there."""
 
 STARTING = {"spark.ui.showConsoleProgress": "false"}
+ARROW_UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""For the JVM: no check of bounds at each value that comes from a Python worker, or goes to one. What comes
+is made by Arrow itself, or by a scanner that is tested against models, and Spark asks only for rows that are
+there."""
+
 LOCAL = {
+    "spark.driver.defaultJavaOptions": ARROW_UNCHECKED,
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
