@@ -104,9 +104,9 @@ class EtcdAgreement:
         self._reading: list[object] | None = None
         self._ready: list[tuple[int, object]] = []
         """Reads that wait until an index is applied."""
-        self._poll_at = 0
-        self._seen_head = 0
-        """The head as the last look has found it."""
+        self._poll_at = self._look_at = 0
+        self._looked: tuple[tuple[api.KeyValue, ...], int] | None = None
+        """What the last look at all keys has found, and at which revision."""
         self._bodies: dict[int, bytes] = {}
         """Commands in parts that were read, by the index of their entry."""
         self._fetching = 0
@@ -353,6 +353,7 @@ class EtcdAgreement:
                 )
             )
         self._poll_at = now + limits.etcd_poll_us
+        self._looked = None
 
     def on_node(self, name: str, living: Living | None, mod: int) -> None:
         """The key of a node was written or removed."""
@@ -534,6 +535,7 @@ class EtcdAgreement:
                 self._bodies[index] = bytes(body)
             else:
                 # Removed, because a newer snapshot covers it, or etcd did not answer.
+                self._view.rewind(self.applied_index)
                 self._view.lose(now, f"the parts of entry {index} are not there")
 
         ask()
@@ -549,7 +551,8 @@ class EtcdAgreement:
         if self._reading is None and is_due and self._view.is_current:
             self._reading, self._reads = self._reads, []
             self._poll_at = now + limits.etcd_poll_us
-            self._desk.txn((), (api.Get(self._keys.head),), self._on_head)
+            everything = api.Get(self._keys.now, self._keys.after(self._keys.now))
+            self._desk.txn((), (api.Get(self._keys.head), everything), self._on_head)
 
     def _on_head(self, now: int, answer: api.Answer) -> None:
         reading, self._reading = self._reading or [], None
@@ -560,10 +563,13 @@ class EtcdAgreement:
             return
         head = decode(Head, answer.found[0][0].value).index
         self._ready += [(head, ref) for ref in reading]
-        if self._seen_head > self._view.received and self._view.is_current:
+        if now < self._look_at:
+            return
+        self._look_at = now + limits.etcd_poll_us
+        if self._looked is not None and self._view.is_current and self._view.is_behind(*self._looked):
             # It should have been told since the last look: a watch may be lost without a word.
-            self._view.lose(now, f"entry {self._seen_head} was not told")
-        self._seen_head = head
+            self._view.lose(now, "the watch does not tell what changed")
+        self._looked = (answer.found[1], answer.revision) if self._view.is_current else None
 
     def _step_snapshots(self) -> None:
         if self.is_leader and self._view.is_current:

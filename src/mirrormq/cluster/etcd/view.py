@@ -228,6 +228,24 @@ class View:
         if revision > self.head_mod:
             self.head, self.head_mod = first + len(entries) - 1, revision
 
+    def rewind(self, index: int) -> None:
+        """What came in behind this entry cannot be applied: it is to come again, or a snapshot instead."""
+        self.incoming.clear()
+        self.received = index
+
+    def is_behind(self, found: tuple[api.KeyValue, ...], revision: int) -> bool:
+        """Has the watch not told something yet that a look at this revision has found?"""
+        known = {self._keys.node(name): living.mod for name, living in self.nodes.items()}
+        known[self._keys.head] = self.head_mod
+        if self.leading is not None:
+            known[self._keys.leader] = self.leading.mod
+        there = {kv.key: kv.mod for kv in found}
+        is_told = all(known.get(key, 0) >= mod for key, mod in there.items() if self._is_followed(key))
+        return not is_told or any(key not in there and mod <= revision for key, mod in known.items())
+
+    def _is_followed(self, key: bytes) -> bool:
+        return key.startswith(self._keys.nodes) or key in (self._keys.head, self._keys.leader)
+
     def led(self, lead: Lead, revision: int, lease: int) -> None:
         """The same of the key of the leader, and the term's."""
         self.leading = Leading(lead, revision, lease)

@@ -1,0 +1,142 @@
+"""The promises of `Coordination`, kept by a real etcd server and the client that nodes use."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mirrormq.cluster.coordination import Coordination
+from mirrormq.cluster.etcd import api
+from mirrormq.cluster.etcd.agreement import EtcdAgreement, EtcdOptions
+from mirrormq.cluster.metadata import Metadata
+from mirrormq.cluster.raft import events as ev
+from mirrormq.cluster.raft.raft import Myself
+from mirrormq.meta import commands as c
+from mirrormq.meta import records as r
+from mirrormq.meta.state import MetaState
+from mirrormq.runtime.etcdclient import EtcdClient
+from mirrormq.runtime.settings import EtcdSettings
+from mirrormq.sim.machine import SeededRng
+from tests.support import etcdkit
+from tests.support.etcdkit import Etcd, needs_etcd
+from tests.unit.cluster.contract import CoordinationContract
+
+pytestmark = [pytest.mark.slow, needs_etcd]
+
+SECONDS = 20.0
+
+
+class RealNode:
+    """One node's metadata, its agreement and its client, driven by a loop."""
+
+    def __init__(self, group: RealGroup, name: str) -> None:
+        self.name = name
+        self.state = MetaState()
+        me = Myself(name, name.encode().ljust(16), 1, (name.encode().ljust(16),))
+        options = EtcdOptions(group.prefix)
+        self.metadata = Metadata(
+            self.state,
+            (name, 1),
+            lambda machine: EtcdAgreement(me, machine, SeededRng(f"{group.prefix}{name}"), options),
+            lambda peer, payload: None,  # noqa: ARG005
+        )
+        assert isinstance(self.metadata.raft, EtcdAgreement)
+        self.raft = self.metadata.raft
+        self.events: list[ev.Event] = []
+        self.metadata.on_event = self.events.append
+        self.client = EtcdClient(EtcdSettings(endpoints=tuple(group.etcd.endpoints)), self.hear)
+        self.raft.begin()
+        self.raft.speak_up()
+
+    def hear(self, answer: api.Answer | api.Tidings) -> None:
+        self.raft.answer(mono(), answer)
+        self.step()
+
+    def step(self) -> None:
+        now = mono()
+        if now >= self.raft.timer_at:
+            self.raft.on_timer(now)
+        self.metadata.end_pass(now)
+        for request in self.raft.take_requests():
+            self.client.order(request)
+
+
+def mono() -> int:
+    return time.monotonic_ns() // 1000
+
+
+class RealGroup:
+    """Nodes under one prefix."""
+
+    numbers = iter(range(1_000_000))
+
+    def __init__(self, etcd: Etcd, size: int) -> None:
+        self.etcd = etcd
+        self.prefix = f"/contract-{next(self.numbers)}"
+        self.names = [f"n{number}" for number in range(1, size + 1)]
+        self.loop = asyncio.new_event_loop()
+        self.nodes = {name: self.loop.run_until_complete(self._make(name)) for name in self.names}
+        self.until(self.is_whole)
+
+    async def _make(self, name: str) -> RealNode:
+        return RealNode(self, name)
+
+    def node(self, name: str) -> Coordination:
+        return self.nodes[name].metadata
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        self.loop.run_until_complete(self._until(is_so))
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline, "it never is"
+            for node in self.nodes.values():
+                node.step()
+            await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0.001))})
+
+    def settle(self) -> None:
+        self.until(self._is_quiet)
+
+    def change_leader(self) -> None:
+        leader = next(node for node in self.nodes.values() if node.raft.is_leader)
+        others = [node for node in self.nodes.values() if node is not leader]
+        if others:
+            self.until(lambda: leader.raft.transfer(mono(), others[0].name))
+            self.until(lambda: others[0].raft.is_leader)
+
+    def is_whole(self) -> bool:
+        nodes = self.nodes.values()
+        leaders = {node.raft.leader for node in nodes}
+        return len(leaders) == 1 and all(leaders) and all(node.raft.lease_until(0) > mono() for node in nodes)
+
+    def _is_quiet(self) -> bool:
+        nodes = self.nodes.values()
+        last = {node.raft.applied_index for node in nodes}
+        return len(last) == 1 and self.is_whole() and all(node.metadata.is_idle for node in nodes)
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            self.loop.run_until_complete(node.client.close())
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with etcdkit.running(tmp_path_factory.mktemp("etcd")) as made:
+        yield made
+
+
+@pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
+def group(etcd: Etcd, request: pytest.FixtureRequest) -> Iterator[RealGroup]:
+    made = RealGroup(etcd, request.param)
+    yield made
+    made.close()
+
+
+class TestRealEtcd(CoordinationContract):
+    """All promises, with one node and with three."""
