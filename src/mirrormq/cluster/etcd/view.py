@@ -90,6 +90,8 @@ class View:
         self._target = 0
         self._parts: list[bytes] = []
         self._watch = 0
+        self._removed: dict[bytes, int] = {}
+        """The revisions that removed keys of nodes and of the leader, as far as they were told."""
 
     # --- reading everything ---
 
@@ -235,16 +237,15 @@ class View:
 
     def is_behind(self, found: tuple[api.KeyValue, ...], revision: int) -> bool:
         """Has the watch not told something yet that a look at this revision has found?"""
-        known = {self._keys.node(name): living.mod for name, living in self.nodes.items()}
-        known[self._keys.head] = self.head_mod
+        keys = self._keys
+        there = {kv.key: kv.mod for kv in found if kv.key.startswith(keys.nodes) or kv.key == keys.leader}
+        known = {keys.node(name): living.mod for name, living in self.nodes.items()}
         if self.leading is not None:
-            known[self._keys.leader] = self.leading.mod
-        there = {kv.key: kv.mod for kv in found}
-        is_told = all(known.get(key, 0) >= mod for key, mod in there.items() if self._is_followed(key))
-        return not is_told or any(key not in there and mod <= revision for key, mod in known.items())
-
-    def _is_followed(self, key: bytes) -> bool:
-        return key.startswith(self._keys.nodes) or key in (self._keys.head, self._keys.leader)
+            known[keys.leader] = self.leading.mod
+        is_told = all(max(known.get(key, 0), self._removed.get(key, 0)) >= mod for key, mod in there.items())
+        is_gone = any(key not in there and mod <= revision for key, mod in known.items())
+        head = next((kv.mod for kv in found if kv.key == keys.head), 0)
+        return not is_told or is_gone or head > self.head_mod
 
     def led(self, lead: Lead, revision: int, lease: int) -> None:
         """The same of the key of the leader, and the term's."""
@@ -299,6 +300,8 @@ class View:
 
     def _remove(self, kv: api.KeyValue) -> None:
         keys = self._keys
+        if kv.key.startswith(keys.nodes) or kv.key == keys.leader:
+            self._removed[kv.key] = kv.mod
         if kv.key.startswith(keys.nodes):
             name = kv.key[len(keys.nodes) :].decode()
             known = self.nodes.get(name)
