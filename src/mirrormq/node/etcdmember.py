@@ -51,7 +51,7 @@ class EtcdMembership(Membership):
 
     # --- start ---
 
-    def _maker(self, raft_class: type[Raft]) -> Callable[["MetaMachine"], Raft | EtcdAgreement]:  # noqa: ARG002
+    def _maker(self, _: type[Raft], /) -> Callable[["MetaMachine"], Raft | EtcdAgreement]:
         options = self.options.etcd
         assert options is not None
         cluster, was_member = self.identity.cluster, bool(self.identity.recorded)

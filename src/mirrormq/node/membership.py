@@ -225,7 +225,7 @@ class Membership:
         self.is_due = True
         return started
 
-    def _maker(self, raft_class: type[Raft]) -> Callable[["MetaMachine"], Raft | EtcdAgreement]:
+    def _maker(self, raft_class: type[Raft], /) -> Callable[["MetaMachine"], Raft | EtcdAgreement]:
         options = Options(death_certificate=self.options.death_certificate)
         outbox, rng, token = self._effects, self._node.rng, self._next_token
         return lambda machine: raft_class(

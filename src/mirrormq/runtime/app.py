@@ -506,8 +506,7 @@ class App:
         links = self.settings.links
         if self.settings.coordinator == "etcd":
             raise StartError(
-                "a node of a cluster that agrees by etcd leaves it while it runs: start_app, then"
-                " leave_cluster; or force_reset, and forget_cluster_node on another node"
+                "a node that agrees by etcd leaves its cluster while it runs: start_app, then leave_cluster"
             )
         known = {str(peer.address) for peer in self.settings.cluster_nodes} | set(self.folder.linked())
         secret = self.folder.cluster_secret(links.secret)

@@ -357,6 +357,8 @@ def _check_etcd(settings: Settings) -> None:
         return
     if not etcd.endpoints:
         raise ConfigError("coordinator = etcd needs etcd.endpoints, as in http://etcd-1:2379.")
+    if settings.partition_handling != "pause_minority":
+        raise ConfigError("coordinator = etcd knows cluster_partition_handling = pause_minority only.")
     if etcd.password and not etcd.user:
         raise ConfigError("etcd.password needs etcd.user.")
     if bool(etcd.certfile) != bool(etcd.keyfile):

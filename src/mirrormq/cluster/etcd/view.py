@@ -248,9 +248,10 @@ class View:
         return not is_told or is_gone or head > self.head_mod
 
     def led(self, lead: Lead, revision: int, lease: int) -> None:
-        """The same of the key of the leader, and the term's."""
+        """The same of the key of the leader, and of the term's if it is a new one."""
         self.leading = Leading(lead, revision, lease)
-        self.term, self.term_mod = lead.term, max(self.term_mod, revision)
+        if lead.term > self.term:
+            self.term, self.term_mod = lead.term, revision
 
     def lived(self, name: str, live: Live, revision: int) -> None:
         """The same of this node's own key."""
