@@ -33,6 +33,8 @@ class Member:
         self.folder = folder
         self.client, self.peer = (f"http://{host}:{port}" for port in free_ports(host, 2))
         self.cluster = ""
+        self.more: list[str] = []
+        """Further arguments."""
         self.popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -42,6 +44,7 @@ class Member:
         words += ["--listen-client-urls", self.client, "--advertise-client-urls", self.client]
         words += ["--listen-peer-urls", self.peer, "--initial-advertise-peer-urls", self.peer]
         words += ["--initial-cluster", self.cluster, "--initial-cluster-state", "new", "--logger", "zap"]
+        words += self.more
         with (self.folder / "log").open("ab") as log:
             self.popen = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

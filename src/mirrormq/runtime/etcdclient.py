@@ -93,40 +93,41 @@ class EtcdClient:
 
     async def _ask(self, request: api.Txn | api.Grant | api.Renew | api.Revoke) -> None:
         path, body = wire.encode(request)
+        endpoint = self._endpoint
         try:
             async with asyncio.timeout(limits.etcd_answer_s):
-                answer = wire.decode(request, await self._post(path, body))
+                answer = wire.decode(request, await self._post(endpoint, path, body))
         except _Refused as error:
             if isinstance(request, api.Revoke) and error.code == LEASE_NOT_FOUND:
                 answer = api.Revoked(request.token)
             else:
                 answer = api.Failed(request.token, str(error))
         except _problems() as error:
-            answer = api.Failed(request.token, self._turn(error))
+            answer = api.Failed(request.token, self._turn(endpoint, error))
         self._hear(answer)
 
-    async def _post(self, path: str, body: bytes) -> bytes:
-        """Ask the endpoint of the moment, as the user if there is one."""
-        headers = await self._log_in()
-        async with self._session.post(self._endpoint + path, data=body, headers=headers) as response:
+    async def _post(self, endpoint: str, path: str, body: bytes) -> bytes:
+        """Ask an endpoint, as the user if there is one."""
+        headers = await self._log_in(endpoint)
+        async with self._session.post(endpoint + path, data=body, headers=headers) as response:
             content = await response.read()
             if response.status != 200:
-                raise self._refusal(content, response.status)
+                raise self._refusal(endpoint, content, response.status)
             return content
 
-    async def _log_in(self) -> dict[str, str]:
+    async def _log_in(self, endpoint: str) -> dict[str, str]:
         settings = self._settings
         if settings.user and not self._token:
             body = msgspec.json.encode({"name": settings.user, "password": settings.password})
-            async with self._session.post(self._endpoint + "/v3/auth/authenticate", data=body) as response:
+            async with self._session.post(endpoint + "/v3/auth/authenticate", data=body) as response:
                 content = await response.read()
                 if response.status != 200:
-                    found = self._refusal(content, response.status)
+                    found = self._refusal(endpoint, content, response.status)
                     raise _Refused(found.code, f"{found} (user {settings.user})")
                 self._token = msgspec.json.decode(content, type=wire.LoggedIn).token
         return {"Authorization": self._token} if self._token else {}
 
-    def _refusal(self, content: bytes, status: int) -> _Refused:
+    def _refusal(self, endpoint: str, content: bytes, status: int) -> _Refused:
         try:
             found = msgspec.json.decode(content, type=wire.Refusal, strict=False)
         except msgspec.MsgspecError:
@@ -134,44 +135,48 @@ class EtcdClient:
         if found.code in UNAUTHENTICATED:
             self._token = ""
         if found.code != LEASE_NOT_FOUND:
-            self._at += 1
-        return _Refused(found.code, f"{self._endpoint} says: {found.error or found.message}")
+            self._leave(endpoint)
+        return _Refused(found.code, f"{endpoint} says: {found.error or found.message}")
 
     @property
     def _endpoint(self) -> str:
         return self._settings.endpoints[self._at % len(self._settings.endpoints)]
 
-    def _turn(self, error: BaseException) -> str:
-        """Ask another endpoint from now on; says what was wrong with this one."""
-        endpoint = self._endpoint
-        self._at += 1
+    def _leave(self, endpoint: str) -> None:
+        """Ask another endpoint from now on. Several requests may fail at once, and the next one is well."""
+        if endpoint == self._endpoint:
+            self._at += 1
+
+    def _turn(self, endpoint: str, error: BaseException) -> str:
+        """Leave an endpoint; says what was wrong with it."""
+        self._leave(endpoint)
         what = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return f"{endpoint}: {what}"
 
     # --- what changes ---
 
     async def _watch(self, request: api.Watch) -> None:
+        endpoint = self._endpoint
         try:
-            reason = await self._follow(request)
+            reason = await self._follow(endpoint, request)
         except _Refused as error:
             reason = str(error)
         except _problems() as error:
-            reason = self._turn(error)
+            reason = self._turn(endpoint, error)
         self._hear(api.WatchLost(request.token, reason))
 
-    async def _follow(self, request: api.Watch) -> str:
+    async def _follow(self, endpoint: str, request: api.Watch) -> str:
         """Tell changes until the end; why it came."""
         import aiohttp
 
         path, body = wire.encode(request)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=limits.etcd_answer_s)
-        headers = await self._log_in()
-        endpoint = self._endpoint
+        headers = await self._log_in(endpoint)
         async with self._session.post(
             endpoint + path, data=body, headers=headers, timeout=timeout
         ) as response:
             if response.status != 200:
-                raise self._refusal(await response.read(), response.status)
+                raise self._refusal(endpoint, await response.read(), response.status)
             async for line in _lines(response.content.iter_any()):
                 seen, why = wire.decode_watch(request.token, line)
                 if seen is not None:

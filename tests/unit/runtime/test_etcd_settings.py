@@ -1,4 +1,4 @@
-"""Settings of nodes that agree by etcd: what is understood, what is refused and why, and what is never shown."""
+"""Settings of nodes that agree by etcd: what is understood, what is refused, and what is never shown."""
 
 from __future__ import annotations
 
