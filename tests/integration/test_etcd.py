@@ -138,15 +138,15 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
         yield made
 
 
-@pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
-def group(etcd: Etcd, request: pytest.FixtureRequest) -> Iterator[RealGroup]:
-    made = RealGroup(etcd, request.param)
+@pytest.fixture
+def group(etcd: Etcd) -> Iterator[RealGroup]:
+    made = RealGroup(etcd, 3)
     yield made
     made.close()
 
 
 class TestRealEtcd(CoordinationContract):
-    """All promises, with one node and with three."""
+    """All promises, with three nodes."""
 
 
 # --- what only a real one does ---

@@ -89,8 +89,19 @@ class Keys:
         return self.log + _number(index, _DIGITS)
 
     def index_of(self, key: bytes) -> int:
-        """The index of an entry's key."""
-        return int(key[len(self.log) :])
+        """The index of an entry's key; raises `BadValue`."""
+        digits = key[len(self.log) :]
+        if not digits.isdigit():
+            raise BadValue(f"there is a key {key!r}: something else wrote it")
+        return int(digits)
+
+    @staticmethod
+    def name_of(key: bytes, prefix: bytes) -> str:
+        """What stands behind a prefix; raises `BadValue`."""
+        try:
+            return key[len(prefix) :].decode()
+        except UnicodeDecodeError:
+            raise BadValue(f"there is a key {key!r}: something else wrote it") from None
 
     def node(self, name: str) -> bytes:
         """The key that a live node has."""

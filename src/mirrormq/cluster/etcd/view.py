@@ -289,11 +289,11 @@ class View:
         elif kv.key == keys.cluster:
             self.cluster = kv.value
         elif kv.key.startswith(keys.intents):
-            number = kv.key[len(keys.intents) :].decode()
+            number = keys.name_of(kv.key, keys.intents)
             self.intents[number] = (decode(Intent, kv.value), kv.mod)
 
     def _put_node(self, kv: api.KeyValue) -> None:
-        name = kv.key[len(self._keys.nodes) :].decode()
+        name = self._keys.name_of(kv.key, self._keys.nodes)
         known = self.nodes.get(name)
         if known is None or kv.mod > known.mod:
             self.nodes[name] = living = Living(decode(Live, kv.value), kv.mod)
@@ -304,7 +304,7 @@ class View:
         if kv.key.startswith(keys.nodes) or kv.key == keys.leader:
             self._removed[kv.key] = kv.mod
         if kv.key.startswith(keys.nodes):
-            name = kv.key[len(keys.nodes) :].decode()
+            name = keys.name_of(kv.key, keys.nodes)
             known = self.nodes.get(name)
             if known is not None and known.mod < kv.mod:
                 del self.nodes[name]
@@ -313,4 +313,4 @@ class View:
             if self.leading is not None and self.leading.mod < kv.mod:
                 self.leading = None
         elif kv.key.startswith(keys.intents):
-            self.intents.pop(kv.key[len(keys.intents) :].decode(), None)
+            self.intents.pop(keys.name_of(kv.key, keys.intents), None)
