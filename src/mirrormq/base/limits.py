@@ -552,13 +552,13 @@ etcd_poll_us = 1_000_000
 """Between two looks whether the watch tells everything."""
 etcd_txn_entries_max = 100
 """Entries written by one transaction; etcd takes 128 operations."""
-etcd_txn_bytes_max = 1024 * 1024
+etcd_txn_bytes_max = 512 * 1024
 """Bytes of these entries; etcd takes requests of 1.5 MiB."""
-etcd_part_bytes = 512 * 1024
+etcd_part_bytes = 256 * 1024
 """A longer command, and a snapshot, is written in parts of this size."""
 assert etcd_part_bytes <= etcd_txn_bytes_max
-etcd_parts_per_read = 4
-"""Parts that are read at once."""
+etcd_parts_per_read = 2
+"""Parts that are read at once: their JSON is taken apart on the loop."""
 etcd_entries_per_read = 32
 """Entries that are read at once."""
 etcd_log_entries_max = 4096

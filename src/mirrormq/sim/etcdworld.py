@@ -148,7 +148,7 @@ class EtcdWorld(MetaWorld):
         before = [getattr(limits, name) for name in names]
         limits.etcd_log_entries_max = self.rng.choice((8, 4096))
         limits.etcd_trailing_entries = self.rng.choice((2, 5))
-        limits.etcd_part_bytes = self.rng.choice((200, 512 * 1024))
+        limits.etcd_part_bytes = self.rng.choice((200, 256 * 1024))
         limits.etcd_entries_per_read = self.rng.choice((2, 32))
         try:
             self._run()
