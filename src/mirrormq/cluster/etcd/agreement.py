@@ -44,9 +44,9 @@ class EtcdOptions(Struct, frozen=True):
 
 
 class _Link(Struct):
-    """An open link: the leases the peer has told over it, and whether ours was told."""
+    """An open link: the lease the peer has told last over it, and whether ours was told."""
 
-    told: set[int] = set()
+    told: int = 0
     has_ours: bool = False
 
 
@@ -93,13 +93,14 @@ class EtcdAgreement:
         self._bulk.refuse = lambda ref: self._refuse(ref, "etcd did not answer")
         self._snapshots = Snapshots(keys, desk, view, machine)
         self._links: dict[str, _Link] = {}
-        self._now = 0
         self._has_begun = False
         self._is_touched = False
         self._is_found = False
         self._is_registering = self._is_registered = self._is_out = False
         self._is_electing = False
         self._elect_at = 0
+        self._changing: set[mb.Change] = set()
+        """Changes of the membership on their way."""
         self._reads: list[object] = []
         self._reading: list[object] | None = None
         self._ready: list[tuple[int, object]] = []
@@ -129,7 +130,6 @@ class EtcdAgreement:
     def answer(self, now: int, answer: api.Answer | api.Tidings) -> None:
         """etcd answers a request, or tells what changed."""
         self._is_touched = True
-        self._now = now
         try:
             if isinstance(answer, api.Seen | api.WatchLost):
                 self._view.on_tidings(now, answer)
@@ -146,37 +146,32 @@ class EtcdAgreement:
     def on_timer(self, now: int) -> None:
         """Time has passed."""
         self._is_touched = True
-        self._now = now
         self.timer_at = now + limits.raft_heartbeat_us
 
-    def receive(self, now: int, peer: str, frame: bytes) -> None:
+    def receive(self, now: int, peer: str, frame: bytes) -> None:  # noqa: ARG002
         """A peer tells the lease it holds."""
         link = self._links.get(peer)
         if link is None or frame[:1] != _TOLD or len(frame) != 9:
             self.note(f"a message of {peer} cannot be read: does it use etcd, too?")
             return
-        self._now = now
-        link.told.add(int.from_bytes(frame[1:], "big"))
+        link.told = int.from_bytes(frame[1:], "big")
 
-    def link_up(self, now: int, peer: str) -> None:
+    def link_up(self, now: int, peer: str) -> None:  # noqa: ARG002
         """A link to a peer is open."""
-        self._now = now
         self._is_touched = True
-        self._links[peer] = _Link(set())
+        self._links[peer] = _Link()
         self._tell(peer)
 
     def link_down(self, now: int, peer: str, *, eof: bool) -> None:
         """A link is gone. `eof`: the other side ended it. Told *before* the socket is closed by this side."""
-        self._now = now
         self._is_touched = True
         link = self._links.pop(peer, None)
         if link is None:
             return
         if link.has_ours:
             self._tenure.suspend()
-        if eof and self.options.death_certificate:
-            for lease in sorted(link.told):
-                self._to_bury[lease] = now + limits.lease_us
+        if eof and link.told and self.options.death_certificate:
+            self._to_bury[link.told] = now + limits.lease_us
 
     def propose(self, command: bytes, ref: object) -> None:
         """Have a command applied everywhere."""
@@ -187,26 +182,33 @@ class EtcdAgreement:
     def read(self, ref: object) -> None:
         """Be told when the state here contains all that was acknowledged anywhere before this call."""
         self._is_touched = True
-        self._reads.append(ref)
+        if len(self._reads) < limits.raft_waiting_max:
+            self._reads.append(ref)
+        else:
+            self._refuse(ref, "busy")
 
-    def change(self, now: int, change: mb.Change, ref: object) -> None:
-        """Change the membership by one step."""
-        self._now = now
+    def change(self, now: int, change: mb.Change, ref: object) -> None:  # noqa: ARG002
+        """Change the membership by one step. Asking again while that is on its way changes nothing."""
         self._is_touched = True
+        if change in self._changing:
+            return
+        self._changing.add(change)
 
         def make() -> bytes | None:
             try:
                 after = mb.changed(self.config, change)
             except mb.ChangeRefused as error:
                 self._refuse(ref, str(error))
+                after = self.config
+            if after.members == self.config.members:
+                self._changing.discard(change)
                 return None
-            return None if after.members == self.config.members else _entry(after)
+            return _entry(after)
 
         self._writer.make(make)
 
-    def transfer(self, now: int, target: str) -> bool:
+    def transfer(self, now: int, target: str) -> bool:  # noqa: ARG002
         """Hand the leadership to another node that lives."""
-        self._now = now
         living, leading = self._view.nodes.get(target), self._view.leading
         if not self.is_leader or living is None or leading is None or self._is_electing:
             return False
@@ -217,7 +219,6 @@ class EtcdAgreement:
 
     def end_pass(self, now: int) -> None:
         """Ask what is to be asked, apply what has come."""
-        self._now = now
         if not self._has_begun or not (self._is_touched or self.needs_pass):
             return
         self._is_touched = False
@@ -551,8 +552,10 @@ class EtcdAgreement:
         if self._reading is None and is_due and self._view.is_current:
             self._reading, self._reads = self._reads, []
             self._poll_at = now + limits.etcd_poll_us
-            everything = api.Get(self._keys.now, self._keys.after(self._keys.now))
-            self._desk.txn((), (api.Get(self._keys.head), everything), self._on_head)
+            gets = [api.Get(self._keys.head)]
+            if now >= self._look_at:
+                gets.append(api.Get(self._keys.now, self._keys.after(self._keys.now)))
+            self._desk.txn((), tuple(gets), self._on_head)
 
     def _on_head(self, now: int, answer: api.Answer) -> None:
         reading, self._reading = self._reading or [], None
@@ -563,7 +566,7 @@ class EtcdAgreement:
             return
         head = decode(Head, answer.found[0][0].value).index
         self._ready += [(head, ref) for ref in reading]
-        if now < self._look_at:
+        if len(answer.found) == 1:
             return
         self._look_at = now + limits.etcd_poll_us
         if self._looked is not None and self._view.is_current and self._view.is_behind(*self._looked):
