@@ -9,7 +9,7 @@ from mirrormq.cluster.etcd.tenure import Tenure
 from mirrormq.sim.etcdworld import EtcdWorld
 from mirrormq.sim.model import Violation
 
-SEEDS = range(1, 25)
+SEEDS = range(1, 17)
 TROUBLE = (0.0, 0.02, 0.1, 0.3)
 
 
