@@ -142,8 +142,13 @@ def test_an_etcd_that_does_not_answer_is_waited_for_by_name_and_no_password_is_t
     with kit.cluster(tmp_path, 1, settings=settings, start=False) as cluster:
         node = cluster[0]
         node.start()
-        assert f"http://127.0.0.1:{port}" in node.wait_for("waiting for etcd").text
+        until(lambda: f"waiting for etcd: http://127.0.0.1:{port}" in detail(node), lambda: detail(node))
         assert "sesame-open" not in node.text
+
+
+def detail(node: kit.Node) -> str:
+    """What a start waits for, once there is somebody to ask."""
+    return str((node.asked("status") or {}).get("app_detail")) if node.said("data folder") else ""
 
 
 @pytest.mark.timeout(60)
@@ -157,9 +162,9 @@ def test_a_node_logs_in_to_etcd_with_user_and_password(tmp_path: Path) -> None:
         with kit.cluster(tmp_path / "n", 1, settings=[*named, "etcd.password=wrong"], start=False) as cluster:
             node = cluster[0]
             node.start()
-            line = node.wait_for("waiting for etcd").text
-            assert "invalid user ID or password (user root)" in line
-            assert "wrong" not in node.text.replace("says", "")
+            refused = "invalid user ID or password (user root)"
+            until(lambda: refused in detail(node), lambda: detail(node))
+            assert "wrong" not in node.text + detail(node)
         with kit.cluster(tmp_path / "m", 1, settings=[*named, "etcd.password=sesame-open"]) as cluster:
             kit.declare(cluster[0].channel(), "there")
             assert "sesame-open" not in cluster[0].text
