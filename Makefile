@@ -1,5 +1,5 @@
 # One target per task; each is also a command a person can type.
-.PHONY: kill cluster-kill mirror-kill spark-kill cluster campaign campaign-raft campaign-cluster campaign-mirror campaign-sink ha-campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
+.PHONY: kill cluster-kill etcd-kill mirror-kill spark-kill cluster campaign campaign-raft campaign-cluster campaign-mirror campaign-sink ha-campaign setup build run test quick lint types fmt unit tidy fuzz bench clean
 
 setup:
 	bash -c '. tools/setup.sh && prepare dev'
@@ -35,6 +35,9 @@ cluster-kill: setup
 	.venv/bin/python -m tests.cluster.killrun --nodes 3 --rounds 20
 	.venv/bin/python -m tests.cluster.killrun --nodes 5 --rounds 20
 
+etcd-kill: setup
+	.venv/bin/python -m tests.cluster.etcdrun --nodes 3 --faults 40
+
 mirror-kill: setup
 	.venv/bin/python -m tests.cluster.mirrorrun --nodes 3 --faults 70
 	.venv/bin/python -m tests.cluster.mirrorrun --nodes 5 --faults 50
@@ -49,6 +52,7 @@ campaign: setup
 campaign-raft: setup
 	.venv/bin/python -m mirrormq.sim raft --seconds 3600
 	.venv/bin/python -m mirrormq.sim meta --seconds 600
+	.venv/bin/python -m mirrormq.sim etcd --seconds 600
 
 campaign-mirror: setup
 	.venv/bin/python -m mirrormq.sim mirror --seconds 3600

@@ -547,6 +547,43 @@ session_folders_max = 4
 session_refusals_max = 64
 """Refused commands of a node whose outcome is remembered for it, should it learn of them by a snapshot."""
 
+# --- etcd ---
+etcd_lease_s = 5
+"""For how long a lease is asked for; etcd gives no shorter one than its election timeout allows."""
+etcd_renew_us = 1_000_000
+"""Between two renewals of it: four may be lost."""
+assert 4 * etcd_renew_us < etcd_lease_s * 1_000_000 * lease_use_percent // 100
+etcd_again_us = 100_000
+"""Before something is asked again that failed."""
+etcd_poll_us = 1_000_000
+"""Between two looks whether the watch tells everything."""
+etcd_txn_entries_max = 100
+"""Entries written by one transaction; etcd takes 128 operations."""
+etcd_txn_bytes_max = 512 * 1024
+"""Bytes of these entries; etcd takes requests of 1.5 MiB."""
+etcd_part_bytes = 256 * 1024
+"""A longer command, and a snapshot, is written in parts of this size."""
+assert etcd_part_bytes <= etcd_txn_bytes_max
+etcd_parts_per_read = 2
+"""Parts that are read at once: their JSON is taken apart on the loop."""
+etcd_entries_per_read = 32
+"""Entries that are read at once."""
+etcd_log_entries_max = 4096
+"""Entries behind the last snapshot before another one is written."""
+etcd_trailing_entries = 256
+"""Entries kept although a snapshot covers them, for nodes that were away for a moment."""
+etcd_entries_per_cut = 128
+"""Entries removed at once: every node is told of each."""
+etcd_intents_tended_max = 4
+"""Long commands of nodes that are gone, looked after at once."""
+etcd_answer_s = 1.5
+"""How long a request may take before another endpoint is tried."""
+assert 2 * etcd_answer_s * 1_000_000 < etcd_lease_s * 1_000_000 * lease_use_percent // 100
+etcd_requests_max = 64
+"""Requests on their way at once; more than that means that something asks in a loop, and they fail."""
+etcd_answer_bytes_max = 128 * 1024 * 1024
+"""Of one answer, or of one line of a watch, in JSON."""
+
 # --- membership ---
 member_text_chars_max = 1024
 """Characters of an address or a reason that nodes tell each other."""

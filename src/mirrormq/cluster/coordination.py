@@ -7,8 +7,8 @@ judged where it stands in that order; `done` is called once, when this node has 
 any node before the call; terms of leaders rise, and a term has one leader.
 
 Commands and guards are those of `meta/commands.py`, bulk commands included; watching is `MetaState.watch`.
-The embedded Raft (`metadata.py`) is the back end there is; `tests/unit/cluster/contract.py` has the promises
-as tests that any other must pass unchanged.
+There are two back ends, the embedded Raft and etcd (`etcd/`), both behind `metadata.py`;
+`tests/unit/cluster/contract.py` has the promises as tests that both pass unchanged.
 """
 
 from collections.abc import Callable

@@ -11,6 +11,7 @@ made it sends everything that is not applied again, in order, to each new leader
 the leader says that it could not take something, and when it sees one of its own passed over.
 
 A node that leads hands proposals to Raft; any other sends them to the leader. While there is none they wait.
+With etcd in the place of Raft (`etcd/`) every node hands its proposals to etcd itself.
 """
 
 from collections import deque
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 
 from mirrormq.base import limits
 from mirrormq.cluster.coordination import Done, Leadership
+from mirrormq.cluster.etcd.agreement import EtcdAgreement
 from mirrormq.cluster.raft import events as ev
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.cluster.raft.recovery import SNAPSHOT
@@ -165,7 +167,7 @@ class _Read(Struct, frozen=True, eq=False):
 
 
 class Metadata:
-    """Proposals of one node, on their way through the cluster: `Coordination` by the embedded Raft."""
+    """Proposals of one node, on their way through the cluster: `Coordination` by Raft or etcd."""
 
     machine_class: type[MetaMachine] = MetaMachine
     """Tests put a machine there that breaks a rule, to see that somebody notices."""
@@ -174,7 +176,7 @@ class Metadata:
         self,
         state: MetaState,
         me: tuple[str, int],
-        make_raft: Callable[[MetaMachine], Raft],
+        make_raft: Callable[[MetaMachine], Raft | EtcdAgreement],
         send: Callable[[str, bytes], None],
     ) -> None:
         """`me`: this node's name, and which start of its data folder this is. `send` takes proposals for
@@ -197,6 +199,7 @@ class Metadata:
         """Reads that wait for a leader."""
         self.machine = self.machine_class(state, self._name, self._on_own)
         self.raft = make_raft(self.machine)
+        """What the nodes agree by: the embedded Raft, or etcd in its place."""
         self.machine.folder = self.raft.me.identity
         self.machine.on_early = self._on_early
         self.is_held = False
@@ -260,7 +263,7 @@ class Metadata:
 
     def link_up(self, peer: str) -> None:
         """A link is open: what was sent to this peer over an earlier one may be lost."""
-        if peer == self.raft.leader:
+        if peer == self.raft.leader and isinstance(self.raft, Raft):
             self._send_again()
 
     def end_pass(self, now: int) -> None:
@@ -270,7 +273,7 @@ class Metadata:
         if self._again_at and now >= self._again_at:
             self._send_again()
         self._send_new()
-        if self.raft.leader:
+        if self._taker:
             reads, self._reads = self._reads, []
             for read in reads:
                 self.raft.read(read)
@@ -287,7 +290,12 @@ class Metadata:
     @property
     def needs_pass(self) -> bool:
         """Is there work that another pass would go on with at once?"""
-        return self.raft.needs_pass or bool(self._to_send and self.raft.leader and not self.is_held)
+        return self.raft.needs_pass or bool(self._to_send and self._taker and not self.is_held)
+
+    @property
+    def _taker(self) -> str:
+        """Who takes proposals."""
+        return self.raft.leader if isinstance(self.raft, Raft) else self._name
 
     @property
     def leadership(self) -> Leadership:
@@ -308,7 +316,7 @@ class Metadata:
 
     def _on_event(self, event: ev.Event) -> None:
         if isinstance(event, ev.LeaderChanged):
-            if event.leader:
+            if event.leader and isinstance(self.raft, Raft):
                 self._send_again()
             self.on_leadership(Leadership(event.term, event.leader))
         elif isinstance(event, ev.Restored):
@@ -332,17 +340,17 @@ class Metadata:
         self._to_send = sorted(self._pending)
 
     def _send_new(self) -> None:
-        leader = self.raft.leader
-        if not self._to_send or not leader or self.is_held:
+        taker = self._taker
+        if not self._to_send or not taker or self.is_held:
             return
         numbers, self._to_send = self._to_send, []
         chosen = [self._pending[number].data for number in numbers if number in self._pending]
-        if leader == self._name:
+        if taker == self._name:
             for data in chosen:
                 self.raft.propose(data, self._name)
         else:
             for payload in _payloads(chosen):
-                self._send(leader, payload)
+                self._send(taker, payload)
 
     def _on_restored(self) -> None:
         """A leader's snapshot has carried out commands of this node, too: tell what became of them."""

@@ -6,6 +6,8 @@ it, a close comes after the bytes that were written before it.
 
 from typing import Any, Literal, NamedTuple
 
+from mirrormq.cluster.etcd.api import Request
+
 WorkKind = Literal["argon2_verify", "argon2_hash"]
 
 
@@ -121,6 +123,12 @@ class Undial(NamedTuple):
     address: str
 
 
+class AskEtcd(NamedTuple):
+    """Ask etcd for something, then report `etcd_answer`."""
+
+    request: Request
+
+
 class Doors(NamedTuple):
     """Let clients in, or take no more."""
 
@@ -150,6 +158,7 @@ Effect = (
     | Introduce
     | Dial
     | Undial
+    | AskEtcd
     | Doors
     | Stop
 )
@@ -232,6 +241,10 @@ class Effects:
     def undial(self, address: str) -> None:
         """Dial an address no more."""
         self._items.append(Undial(address))
+
+    def ask_etcd(self, request: Request) -> None:
+        """Ask etcd for something."""
+        self._items.append(AskEtcd(request))
 
     def doors(self, *, is_open: bool) -> None:
         """Let clients in, or take no more."""

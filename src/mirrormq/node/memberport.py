@@ -7,6 +7,8 @@ from msgspec import Struct
 from mirrormq.base.rng import Rng
 from mirrormq.base.types import Now
 from mirrormq.broker.host import BrokerSettings
+from mirrormq.cluster.etcd.agreement import EtcdOptions
+from mirrormq.cluster.etcd.api import Request
 from mirrormq.log.journal import Journal
 from mirrormq.meta.state import MetaState
 
@@ -32,6 +34,8 @@ class ClusterOptions(Struct, frozen=True):
     death_certificate: bool = True
     is_forced: bool = False
     """Go on without the other members, whatever they have; an operator's decision."""
+    etcd: EtcdOptions | None = None
+    """The nodes agree by etcd; None: by the embedded Raft."""
 
 
 class Started(NamedTuple):
@@ -88,6 +92,10 @@ class MembershipEffects(Protocol):
 
     def doors(self, *, is_open: bool) -> None:
         """Let clients in, or no more."""
+        ...
+
+    def ask_etcd(self, request: Request) -> None:
+        """Ask etcd for something."""
         ...
 
     def stop(self, reason: str) -> None:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.cluster import identity as idn
+from mirrormq.cluster.etcd.agreement import EtcdAgreement
 from mirrormq.cluster.identity import Identity
 from mirrormq.cluster.metadata import BadEnvelope, Metadata
 from mirrormq.cluster.raft import events as ev
@@ -125,8 +126,14 @@ class Membership:
         return self._node.settings.ha_defaults
 
     @property
-    def raft(self) -> Raft:
-        """What the nodes agree by."""
+    def raft(self) -> Raft | EtcdAgreement:
+        """What the nodes agree by: the embedded Raft, or etcd in its place (`etcdmember.py`)."""
+        return self.metadata.raft
+
+    @property
+    def _embedded(self) -> Raft:
+        """The embedded Raft, where nothing else is possible."""
+        assert isinstance(self.metadata.raft, Raft)
         return self.metadata.raft
 
     @property
@@ -162,7 +169,7 @@ class Membership:
     @property
     def is_idle(self) -> bool:
         """Nothing of this node is on its way."""
-        return self.metadata.is_idle and self.raft.storage.is_idle
+        return self.metadata.is_idle and self._embedded.storage.is_idle
 
     def has_lease(self) -> bool:
         """May this node act for the cluster now?
@@ -202,28 +209,13 @@ class Membership:
         if self.options.is_forced:
             identity = idn.forced(identity, self._node.rng)
         self.identity = identity = idn.begin_start(identity, self._node.rng)
-        me = Myself(self.name, identity.identity, identity.start, identity.tokens)
-        options = Options(death_certificate=self.options.death_certificate)
-
-        def make(machine: "MetaMachine") -> Raft:
-            return raft_class(
-                me, machine, self._effects, self._node.rng, next_token=self._next_token, options=options
-            )
-
         self.metadata = self.metadata_class(
-            self.state, (self.name, identity.start), make, self._carry_proposals
+            self.state, (self.name, identity.start), self._maker(raft_class), self._carry_proposals
         )
         self.metadata.on_event = self._on_event
         self.raft.stalled_elsewhere = self._node.journal.stalled_us
         self.metadata.is_held = True
-        is_own = not self.options.nodes and self.options.join is None and not identity.cluster
-        forms = identity.is_founding or is_own
-        found = self.raft.start(now.mono, disk, may_form=forms, force_sole=self.options.is_forced)
-        if self.raft.is_leader:
-            # A full disk must not keep a node from serving what it has: it need not wait for its identity.
-            if not identity.cluster:
-                identity = idn.belong(identity, self._node.rng.token(16), is_founding=True)
-            self.identity = replace(identity, start=self.metadata.begin_alone())
+        started = self._start_agreement(now, disk)
         self.raft.is_mute = not self.is_member
         self._save_identity()
         if self.raft.is_leader:
@@ -231,7 +223,30 @@ class Membership:
         elif self.is_member:
             self.phase = WAITING
         self.is_due = True
-        return Started(self.raft.is_fresh, found.mark.index, len(found.entries), found.torn_bytes)
+        return started
+
+    def _maker(self, raft_class: type[Raft], /) -> Callable[["MetaMachine"], Raft | EtcdAgreement]:
+        options = Options(death_certificate=self.options.death_certificate)
+        outbox, rng, token = self._effects, self._node.rng, self._next_token
+        return lambda machine: raft_class(
+            self._myself(), machine, outbox, rng, next_token=token, options=options
+        )
+
+    def _myself(self) -> Myself:
+        identity = self.identity
+        return Myself(self.name, identity.identity, identity.start, identity.tokens)
+
+    def _start_agreement(self, now: Now, disk: Disk) -> Started:
+        raft, identity = self._embedded, self.identity
+        is_own = not self.options.nodes and self.options.join is None and not identity.cluster
+        forms = identity.is_founding or is_own
+        found = raft.start(now.mono, disk, may_form=forms, force_sole=self.options.is_forced)
+        if raft.is_leader:
+            # A full disk must not keep a node from serving what it has: it need not wait for its identity.
+            if not identity.cluster:
+                identity = idn.belong(identity, self._node.rng.token(16), is_founding=True)
+            self.identity = replace(identity, start=self.metadata.begin_alone())
+        return Started(raft.is_fresh, found.mark.index, len(found.entries), found.torn_bytes)
 
     def _enter_alone(self) -> None:
         """The only voter knows all there is; clients come in when its first commands are in force."""
@@ -319,7 +334,7 @@ class Membership:
         if token == self._identity_token:
             self._identity_token = 0
             self._on_identity_durable()
-        elif not self.raft.disk_done(self.now.mono, token):
+        elif not self._embedded.disk_done(self.now.mono, token):
             return False
         self.is_due = True
         return True
@@ -330,7 +345,7 @@ class Membership:
         if data is None:
             self._effects.stop(f"the metadata cannot be read: {error}")
         else:
-            self.raft.disk_read(token, data)
+            self._embedded.disk_read(token, data)
 
     def on_timer(self) -> None:
         """Time has passed."""
@@ -472,7 +487,7 @@ class Membership:
             self._node.note(
                 "info", "cluster formed", cluster=self.identity.cluster.hex(), event="cluster.formed"
             )
-            self.raft.form(self.now.mono)
+            self._embedded.form(self.now.mono)
             self._enter_alone()
         else:
             self.phase = WAITING

@@ -16,6 +16,7 @@ from mirrormq import __version__
 from mirrormq.broker.census import Census
 from mirrormq.broker.mirrorqueue import stored
 from mirrormq.broker.staging import StagingQueue
+from mirrormq.cluster.raft.raft import Raft
 from mirrormq.log.journal import Journal
 from mirrormq.log.recycler import Recycler
 from mirrormq.meta import system, views
@@ -293,7 +294,8 @@ def _of_metadata(source: MetricSource) -> Iterator[Family]:
     raft = source.membership.raft
     yield _one("mirrormq_metadata_leader", "1 on the node that orders the metadata.", int(raft.is_leader))
     yield _count("rabbitmq_raft_term_total", "Term of the metadata's Raft group.", raft.term)
-    yield _one("rabbitmq_raft_log_snapshot_index", "Last command in the snapshot.", raft.log.base_index)
+    snapshot = raft.log.base_index if isinstance(raft, Raft) else raft.snapshot_index
+    yield _one("rabbitmq_raft_log_snapshot_index", "Last command in the snapshot.", snapshot)
     yield _one("rabbitmq_raft_log_last_applied_index", "Last command applied.", raft.applied_index)
     yield _one("rabbitmq_raft_log_commit_index", "Last command agreed on.", raft.commit_index)
     yield _one("rabbitmq_raft_log_last_written_index", "Last command flushed here.", raft.durable_index)

@@ -46,6 +46,7 @@ from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.confirms import Confirms
 from mirrormq.node.copies import GREETING, MIRRORING, Copies
 from mirrormq.node.effects import Effects
+from mirrormq.node.etcdmember import EtcdMembership
 from mirrormq.node.logins import AMQP, LoginDone, Logins
 from mirrormq.node.memberport import ClusterOptions, Started
 from mirrormq.node.membership import NEVER, Membership
@@ -89,8 +90,8 @@ class Node:
         self._clock = ClockWatch(now, lambda text: self.note("warning", text, event="clock.jumped"))
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
-        cluster = cluster or ClusterOptions()
-        self.membership: Membership = Membership(self, self.effects, self._next_token, cluster)
+        kind = EtcdMembership if cluster is not None and cluster.etcd is not None else Membership
+        self.membership: Membership = kind(self, self.effects, self._next_token, cluster or ClusterOptions())
         self._disk: Disk | None = None
         """To read queues from, until that is done."""
         fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mirrormq import __version__
+from mirrormq.cluster.raft.raft import Raft
 from mirrormq.meta.records import Node as NodeRecord
 from mirrormq.node.membership import FEATURE_LEVEL, PAUSED, Membership
 from mirrormq.node.news import News
@@ -28,6 +29,7 @@ PURPOSES = {
 NOT_DRAINED, DRAINED = "not under maintenance", "marked for maintenance"
 """RabbitMQ's words."""
 
+RAFT, ETCD = "raft", "etcd"
 VOTER, NON_VOTER, WITNESS = "voter", "non-voter", "witness"
 ROLES = (VOTER, NON_VOTER, WITNESS)
 
@@ -67,6 +69,8 @@ class View(NamedTuple):
     is_paused: bool = False
     """This node hears no majority and serves no clients."""
     level: int = FEATURE_LEVEL
+    coordinator: str = RAFT
+    """What the nodes agree by."""
 
 
 class ClusterSource(Source, Protocol):
@@ -91,6 +95,7 @@ def view_of(source: ClusterSource, listeners: Sequence[Row]) -> View:
         membership.raft.leader,
         membership.phase == PAUSED,
         source.state.level,
+        RAFT if isinstance(membership.raft, Raft) else ETCD,
     )
 
 
@@ -203,6 +208,7 @@ def cluster_status(view: View) -> Row:
         "listeners": {member.name: list(member.listeners) for member in running},
         "feature_level": view.level,
         "feature_flags": list(feature_flags(view.level)),
+        "coordinator": view.coordinator,
         "failures_tolerated": max(0, _spare(view)),
         "tolerance": tolerance(view),
     }
@@ -210,6 +216,9 @@ def cluster_status(view: View) -> Row:
 
 def tolerance(view: View) -> str:
     """How many more nodes can fail before the cluster stops, and what would help."""
+    if view.coordinator == ETCD:
+        running = sum(member.is_running for member in view.members)
+        return f"agrees by etcd: it goes on while one node and a majority of etcd run ({running} nodes do)"
     spare = _spare(view)
     voters = _voters(view)
     if spare < 0:
@@ -225,6 +234,8 @@ def tolerance(view: View) -> str:
 
 def is_majority_critical(view: View) -> bool:
     """Would the cluster stop if this node did?"""
+    if view.coordinator == ETCD:
+        return False
     votes = any(member.name == view.node for member in _voters(view))
     return votes and len(_voters(view)) > 1 and _spare(view) <= 0
 
@@ -268,4 +279,6 @@ def _voters(view: View) -> list[Member]:
 def _spare(view: View) -> int:
     """Running voters beyond a majority; below zero if there is none."""
     voters = _voters(view)
+    if view.coordinator == ETCD:
+        return sum(member.is_running for member in view.members) - 1
     return sum(member.is_running for member in voters) - (len(voters) // 2 + 1)

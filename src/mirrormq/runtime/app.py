@@ -20,6 +20,7 @@ import msgspec
 
 from mirrormq.base import limits
 from mirrormq.broker.host import BrokerSettings
+from mirrormq.cluster.etcd.agreement import EtcdOptions
 from mirrormq.cluster.identity import IdentityDamaged
 from mirrormq.cluster.raft.layout import RaftDamaged, RaftTooNew
 from mirrormq.log import segments
@@ -28,6 +29,7 @@ from mirrormq.meta.commands import Command, SetPermission, SetPolicy
 from mirrormq.meta.records import Permission
 from mirrormq.meta.state import bootstrap_commands
 from mirrormq.node import requests
+from mirrormq.node.etcdmember import EtcdMembership
 from mirrormq.node.memberport import ClusterOptions, Contact
 from mirrormq.node.node import Node
 from mirrormq.runtime import clock, policies
@@ -35,10 +37,11 @@ from mirrormq.runtime.acceptor import ProxyAcceptor
 from mirrormq.runtime.backup import Backups
 from mirrormq.runtime.courier import Courier
 from mirrormq.runtime.driver import Driver
+from mirrormq.runtime.etcdclient import EtcdClient
 from mirrormq.runtime.farewell import leave
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.files import Files, Hearer
-from mirrormq.runtime.folder import DataFolder
+from mirrormq.runtime.folder import FORCE_BOOT, JOIN, DataFolder
 from mirrormq.runtime.gauges import Gauges, limit_bytes
 from mirrormq.runtime.hashing import Cost, make_hash
 from mirrormq.runtime.listener import Door
@@ -136,7 +139,8 @@ class App:
         self.advertised = links.advertise
         self.listening: socket.socket | None = None
         is_member = self.contact is not None or bool(self.folder.linked())
-        if settings.cluster_nodes or is_member or links.listen != LINK_LISTEN:
+        by_etcd = settings.coordinator == "etcd"
+        if settings.cluster_nodes or is_member or by_etcd or links.listen != LINK_LISTEN:
             self.listening = bind(links.listen, SocketSettings(), lambda: PORT_CURE)
             self._undo.callback(self.listening.close)
             own = bound_address(self.listening)
@@ -152,7 +156,26 @@ class App:
             address=str(self.advertised) if self.advertised is not None else "",
             death_certificate=self.settings.death_certificate,
             is_forced=self.is_boot_forced,
+            etcd=self._etcd_options(),
         )
+
+    def _etcd_options(self) -> EtcdOptions | None:
+        settings = self.settings
+        if settings.coordinator != "etcd":
+            return None
+        return EtcdOptions(settings.etcd.prefix, settings.death_certificate)
+
+    def _open_etcd(self) -> None:
+        """Be ready to ask etcd, if that is what the nodes agree by; the node says when."""
+        membership = self.node.membership
+        if not isinstance(membership, EtcdMembership):
+            return
+        client = EtcdClient(
+            self.settings.etcd,
+            lambda answer: self.driver.call(lambda now: membership.etcd_answer(now, answer)),
+        )
+        self.driver.serve_etcd(client.order)
+        self._undo.push_async_callback(client.close)
 
     def _open_links(self) -> None:
         """Be ready to carry frames; the node says when."""
@@ -218,11 +241,18 @@ class App:
         """What was decided for this start while the application was stopped."""
         self.contact = self.folder.contact()
         self.is_boot_forced = self.folder.is_boot_forced()
+        self.folder.agrees_by(self.settings.coordinator)
+        if self.settings.coordinator == "etcd" and (self.contact is not None or self.is_boot_forced):
+            raise StartError(
+                "With coordinator = etcd a node enters the cluster under etcd.prefix by itself, and none goes"
+                f" on without etcd: remove {JOIN} and {FORCE_BOOT} from the data folder."
+            )
 
     def _open_node(self) -> None:
         """Take the files and recover the node that lives on them."""
         self._make_node()
         self._open_links()
+        self._open_etcd()
         self._open_reserve()
         self._open_files()
         self._recover_node()
@@ -474,6 +504,10 @@ class App:
         A node that is alone in its cluster has none to leave.
         """
         links = self.settings.links
+        if self.settings.coordinator == "etcd":
+            raise StartError(
+                "a node that agrees by etcd leaves its cluster while it runs: start_app, then leave_cluster"
+            )
         known = {str(peer.address) for peer in self.settings.cluster_nodes} | set(self.folder.linked())
         secret = self.folder.cluster_secret(links.secret)
         name, log = self.settings.node_name, self.log

@@ -22,7 +22,7 @@ from mirrormq.meta.records import Policy
 from mirrormq.runtime import policies
 from mirrormq.runtime.faults import ConfigError
 from mirrormq.runtime.names import IGNORED, MAY_BE_EMPTY, NAMES, OUTSIDE, REFUSED, SERVICE_LINKS, Name, Shape
-from mirrormq.runtime.settings import LinkSettings, LinkTlsSettings, Settings
+from mirrormq.runtime.settings import EtcdSettings, LinkSettings, LinkTlsSettings, Settings
 from mirrormq.runtime.values import PeerName, Value
 
 PREFIX = "MIRRORMQ_"
@@ -69,6 +69,7 @@ def load(files: Iterable[str], environment: Mapping[str, str], command_line: Sou
     )
     _check(settings)
     _check_cluster(settings)
+    _check_etcd(settings)
     if settings.cluster_nodes and _listed(settings) is None:
         warnings.append(f"cluster_nodes does not list this node, {settings.node_name}")
     return Loaded(settings, tuple(warnings))
@@ -345,6 +346,26 @@ def _check_cluster(settings: Settings) -> None:
                 raise ConfigError(f"cluster_nodes lists {peer.name} twice.")
             if other.address == peer.address:
                 raise ConfigError(f"cluster_nodes lists {other.name} and {peer.name} at the same address.")
+
+
+def _check_etcd(settings: Settings) -> None:
+    """Refuse half a description of etcd, and one that nobody uses."""
+    etcd = settings.etcd
+    if settings.coordinator != "etcd":
+        if etcd != EtcdSettings():
+            raise ConfigError("etcd.* is used only with coordinator = etcd.")
+        return
+    if not etcd.endpoints:
+        raise ConfigError("coordinator = etcd needs etcd.endpoints, as in http://etcd-1:2379.")
+    if settings.partition_handling != "pause_minority":
+        raise ConfigError("coordinator = etcd knows cluster_partition_handling = pause_minority only.")
+    if etcd.password and not etcd.user:
+        raise ConfigError("etcd.password needs etcd.user.")
+    if bool(etcd.certfile) != bool(etcd.keyfile):
+        raise ConfigError("etcd.certfile and etcd.keyfile need each other.")
+    is_plain = not any(endpoint.startswith("https:") for endpoint in etcd.endpoints)
+    if is_plain and (etcd.cacertfile or etcd.certfile):
+        raise ConfigError("etcd.cacertfile and etcd.certfile need endpoints with https://.")
 
 
 def _with_peers(settings: Settings) -> Settings:

@@ -190,6 +190,10 @@ class Driver(Generic[NodeT]):
             fx.Cut: courier.cut,
         }
 
+    def serve_etcd(self, ask: Callable[[Any], None]) -> None:
+        """Let the node ask etcd; `ask` takes requests."""
+        self._carry_out[fx.AskEtcd] = lambda effect: ask(effect.request)
+
     def link_change(self, peer: str, cluster: Bytes, *, is_up: bool, eof: bool = False) -> None:
         """A link came up or went down."""
         self.node.link_change(self.now(), peer, is_up, cluster, eof=eof)

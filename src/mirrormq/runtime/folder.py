@@ -34,11 +34,12 @@ TEMPORARY = ".new"
 JOIN = "cluster.join"
 FORCE_BOOT = "cluster.force_boot"
 LINKED = "cluster.linked"
+ETCD = "cluster.etcd"
 RESET = "reset.begun"
 
 STAYING = frozenset({"lock", "VERSION", "node.key", "node.json", "reserve", "cluster.secret"})
 """What is no data: it survives a reset."""
-OWN_FILES = STAYING | {JOIN, FORCE_BOOT, LINKED, RESET}
+OWN_FILES = STAYING | {JOIN, FORCE_BOOT, LINKED, RESET, ETCD}
 FOREIGN = frozenset({"lost+found"})
 """What a file system puts into a folder that is one."""
 
@@ -126,6 +127,17 @@ class DataFolder:
     def drop_contact(self) -> None:
         """The node has joined."""
         (self.path / JOIN).unlink(missing_ok=True)
+
+    def agrees_by(self, coordinator: str) -> None:
+        """Keep what the nodes agree by; raises StartError if it was something else before."""
+        path = self.path / ETCD
+        if coordinator == "etcd" and not path.exists():
+            _write_durably(path, b"")
+        elif coordinator != "etcd" and path.exists():
+            raise StartError(
+                f"Data folder {self.path} belongs to a cluster that agrees by etcd: set coordinator = etcd,"
+                " or reset the node."
+            )
 
     def is_boot_forced(self) -> bool:
         """Whether the next start must not wait for other nodes."""

@@ -61,6 +61,19 @@ class LinkSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EtcdSettings:
+    """Where etcd is, and where in it the cluster stands."""
+
+    endpoints: tuple[str, ...] = ()
+    prefix: str = "/mirrormq"
+    user: str = ""
+    password: str = field(default="", repr=False)
+    cacertfile: str = ""
+    certfile: str = ""
+    keyfile: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SocketSettings:
     """What is set on every client socket."""
 
@@ -114,6 +127,9 @@ class Settings:
     """The nodes that form the cluster, this one among them. Without any, a node is a cluster of its own."""
     disc_copies: tuple[PeerName | str, ...] | None = None
     """Nodes, which are added to `cluster_nodes`, and queues that are mirrored; None: it was not given."""
+    coordinator: str = "raft"
+    """What the nodes agree by: `raft`, which they bring along, or `etcd`."""
+    etcd: EtcdSettings = EtcdSettings()
     partition_handling: str = "pause_minority"
     death_certificate: bool = True
     listen: tuple[Address, ...] = (Address("", 5672),)

@@ -199,6 +199,23 @@ def choice(*words: str) -> Callable[[Value], str]:
     return read
 
 
+def endpoint(value: Value) -> str:
+    """http:// or https://, host and port."""
+    written = str(value).strip().rstrip("/")
+    found = re.fullmatch(r"https?://(\[[0-9A-Fa-f:.]+\]|[^/:@\s]+):(\d{1,5})", written)
+    if found is None or not 0 < int(found[2]) < 65536:
+        raise ValueError(f"expected http:// or https:// with host and port, not {value!r}")
+    return written
+
+
+def prefix(value: Value) -> str:
+    """What keys begin with: a path."""
+    written = str(value).strip().rstrip("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", written):
+        raise ValueError(f"expected a path of letters, digits, '.', '_' and '-', as /mirrormq, not {value!r}")
+    return written
+
+
 def address(value: Value) -> Address:
     """A port, or host:port with an IPv6 host in brackets."""
     if isinstance(value, int) and not isinstance(value, bool):

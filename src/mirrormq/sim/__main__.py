@@ -1,8 +1,9 @@
 """Runs the simulator: `python -m mirrormq.sim log --seeds 1-500`, or `--seconds 3600`.
 
-Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes), `cluster`
-(whole nodes with clients, links, disks and clocks), `mirror` (the replication protocol), `ha` (whole nodes
-with mirrored queues; with `--jobs N` in so many processes), `sink` (whole nodes with drivers of sinks).
+Worlds: `log` (a node and its queues), `cursors`, `raft`, `meta` (definitions on several nodes), `etcd` (the
+same by etcd), `cluster` (whole nodes with clients, links, disks and clocks), `mirror` (the replication
+protocol), `ha` (whole nodes with mirrored queues; with `--jobs N` in so many processes), `sink` (whole nodes
+with drivers of sinks).
 
 Prints what was run; on a broken promise the seed, the reason and the last events, and exits with 1.
 """
@@ -19,6 +20,7 @@ from mirrormq.sim import campaign, clusterplanted, haplanted, mirrorplanted, raf
 from mirrormq.sim.client import Stats
 from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
+from mirrormq.sim.etcdworld import EtcdWorld
 from mirrormq.sim.metaworld import MetaStats, MetaWorld
 from mirrormq.sim.mirrorworld import MirrorStats, MirrorWorld
 from mirrormq.sim.planted import PLANTED
@@ -27,6 +29,8 @@ from mirrormq.sim.raftworld import RaftStats, RaftWorld
 from mirrormq.sim.sinkworld import SinkStats, SinkWorld
 
 TRACE_LINES = 25
+ETCD_TROUBLE = (0.0, 0.02, 0.1, 0.3)
+"""How many of etcd's answers get lost, by seed."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = {
         "raft": _run_raft,
         "meta": _run_meta,
+        "etcd": _run_meta,
         "cluster": _run_cluster,
         "mirror": _run_mirror,
         "ha": _run_ha,
@@ -71,7 +76,8 @@ def _run_log(options: argparse.Namespace) -> int:
 def _run_meta(options: argparse.Namespace) -> int:
     total, seeds = MetaStats(), 0
     for seed in _seeds(options):
-        world = MetaWorld(seed)
+        trouble = ETCD_TROUBLE[seed % len(ETCD_TROUBLE)]
+        world = EtcdWorld(seed, trouble=trouble) if options.world == "etcd" else MetaWorld(seed)
         try:
             world.run()
         except Exception as error:  # noqa: BLE001
@@ -166,7 +172,7 @@ def _run_groups(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
     parser.add_argument(
-        "world", choices=["log", "cursors", "raft", "meta", "cluster", "mirror", "ha", "sink"]
+        "world", choices=["log", "cursors", "raft", "meta", "etcd", "cluster", "mirror", "ha", "sink"]
     )
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")

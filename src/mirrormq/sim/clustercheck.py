@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
 from mirrormq.broker.queue import Queue
+from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.membership import PAUSED, READY
 from mirrormq.sim.clusterclient import EXCHANGES
 from mirrormq.sim.clusterhistory import binding_key, exchange_key, queue_key
@@ -49,6 +50,7 @@ class ClusterChecker:
         if node.is_out:
             raise Violation(f"{node.name} was forgotten and serves clients")
         raft = membership.raft
+        assert isinstance(raft, Raft)
         member = raft.configs.at(raft.commit_index).find(node.name)
         token = membership.identity.tokens[-1]
         is_recorded = member is not None and member.token == token

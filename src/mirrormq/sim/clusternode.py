@@ -115,7 +115,11 @@ class SimNode:
     @property
     def raft(self) -> Raft | None:
         """Its Raft, while the process is there."""
-        return self.node.membership.metadata.raft if self.node is not None else None
+        if self.node is None:
+            return None
+        raft = self.node.membership.metadata.raft
+        assert isinstance(raft, Raft)
+        return raft
 
     @property
     def identity(self) -> Identity:

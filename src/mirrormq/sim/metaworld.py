@@ -81,6 +81,7 @@ class MetaNode:
             lambda machine: Raft(me, machine, disk, SeededRng(f"{name} {start}"), options=cluster.options),
             lambda peer, payload: cluster.send(name, peer, PROPOSALS, payload),
         )
+        assert isinstance(self.metadata.raft, Raft)
         self.raft = self.metadata.raft
         self.raft.start(cluster.now, disk, may_form=name == "n1")
 
@@ -111,7 +112,8 @@ class MetaWorld:
         self.rng = random.Random(seed)
         self.make_metadata = make_metadata
         self.now = SECOND
-        self.nodes: dict[str, MetaNode] = {}
+        self.nodes: dict[str, Any] = {}
+        """`MetaNode`, or what another world has in its place."""
         self.starts: Counter[str] = Counter()
         self.disks = {name: ReadingDisk() for name in names}
         self.wires: dict[tuple[str, str], Wire] = {}
@@ -130,7 +132,7 @@ class MetaWorld:
                 self.settle()
 
     @property
-    def leader(self) -> MetaNode:
+    def leader(self) -> Any:
         """Whoever leads in the highest term."""
         return max((node for node in self.nodes.values() if node.raft.is_leader), key=lambda n: n.raft.term)
 

@@ -1,4 +1,4 @@
-"""The embedded Raft as a back end of `Coordination`, with one and with three nodes."""
+"""The back ends of `Coordination`, with one and with three nodes: the embedded Raft, and etcd (simulated)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mirrormq.cluster.coordination import Coordination
+from mirrormq.sim.etcdworld import EtcdWorld
 from mirrormq.sim.metaworld import MetaWorld
 from tests.unit.cluster.contract import CoordinationContract
 
@@ -46,3 +47,38 @@ class TestEmbeddedRaft(CoordinationContract):
     @pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
     def group(self, request: pytest.FixtureRequest) -> RaftGroup:
         return RaftGroup(request.param)
+
+
+class EtcdGroup:
+    """Nodes that agree by a simulated etcd."""
+
+    def __init__(self, size: int) -> None:
+        self.names = [f"n{number}" for number in range(1, size + 1)]
+        self._world = EtcdWorld(names=tuple(self.names))
+
+    def node(self, name: str) -> Coordination:
+        return self._world.nodes[name].metadata
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        self._world.until(is_so)
+
+    def settle(self) -> None:
+        self._world.until(self._is_quiet)
+
+    def change_leader(self) -> None:
+        leader = self._world.leader
+        others = [name for name in self.names if name != leader.name]
+        if others:
+            self._world.until(lambda: leader.raft.transfer(self._world.now, others[0]))
+            self._world.until(lambda: self._world.nodes[others[0]].raft.is_leader)
+
+    def _is_quiet(self) -> bool:
+        nodes = self._world.nodes.values()
+        last = {node.raft.applied_index for node in nodes}
+        return len(last) == 1 and self._world.is_whole() and all(node.metadata.is_idle for node in nodes)
+
+
+class TestEtcd(CoordinationContract):
+    @pytest.fixture(params=[1, 3], ids=["one-node", "three-nodes"])
+    def group(self, request: pytest.FixtureRequest) -> EtcdGroup:
+        return EtcdGroup(request.param)

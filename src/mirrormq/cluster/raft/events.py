@@ -71,6 +71,18 @@ class FolderRefused(Struct, frozen=True):
     leader: str
 
 
+class Found(Struct, frozen=True):
+    """etcd: this is the cluster under the prefix, and everything it has agreed on is applied."""
+
+    cluster: bytes
+
+
+class Unfit(Struct, frozen=True):
+    """etcd: this node cannot go on with what it finds there; the text says why."""
+
+    reason: str
+
+
 class Note(Struct, frozen=True):
     """A sentence for the operator."""
 
@@ -88,5 +100,7 @@ Event = (
     | Registered
     | Removed
     | FolderRefused
+    | Found
+    | Unfit
     | Note
 )

@@ -227,6 +227,7 @@ def status_text(found: dict[str, Any]) -> str:
     if found["cluster_id"]:
         basics.append(f"Cluster id: {found['cluster_id']}")
     basics.append(f"Leader: {found['leader'] or '(none known)'}")
+    basics.append(f"Coordinator: {found.get('coordinator', 'raft')}")
     basics.append(f"The cluster {found['tolerance']}")
     if found["paused"]:
         basics.append(f"Node {found['node']} is paused: it hears no majority and serves no clients")
