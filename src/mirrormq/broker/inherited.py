@@ -263,7 +263,11 @@ class Inherited:
         if seq in self._log.dead:
             pass
         elif how == REJECT:
+            # It stays withheld until the log has its end: whoever reads the run before that would find it
+            # there, neither dead nor withheld, and hand it out.
             core.throw_away(message, seq, REASON_REJECTED)
+            del self._strays[seq]
+            return
         elif core.counted and (how == REQUEUE or count):
             # Who counts it adds one: to those who did not see it nothing is added.
             forward.come_back(core, message, seq, expiry, count if how == REQUEUE else count - 1)
