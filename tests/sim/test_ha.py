@@ -21,6 +21,14 @@ HINTS = {"delivered-too-early": 17, "lease-not-needed": 14, "resend-taken-twice"
 RARE = {"deposed-master-confirms", "tail-not-truncated"}
 """Too subtle for a slice; `test_mirror_rules.py` has a schedule for each (F1, F4)."""
 
+MODES = {
+    21: (
+        "stop_processing",
+        "what a client had rejected was read from the log again before its end was there",
+    ),
+}
+"""Seeds of other partition modes that broke a promise once."""
+
 SEEDS = {
     15002: "a node was elected before it knew the name of its cluster, and told an empty one",
     40018: "a queue that got its first mirror confirmed what was not flushed yet",
@@ -46,6 +54,20 @@ def test_the_slice_keeps_every_promise_under_faults_of_nodes_links_disks_and_clo
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_broke_a_promise_once_keeps_all_of_them(seed: int) -> None:
     assert run_seed(seed).problem == ""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", MODES)
+def test_what_broke_a_promise_in_another_mode_once_keeps_all_of_them(seed: int) -> None:
+    assert run_seed(seed, mode=MODES[seed][0]).problem == ""
+
+
+@pytest.mark.timeout(SECONDS + 180)
+def test_the_slice_keeps_every_promise_in_every_partition_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["ha", "--seconds", str(SECONDS / 2), "--first", str(FIRST), "--mode", "any"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    sys.stdout.write(said)
 
 
 @pytest.mark.timeout(600)

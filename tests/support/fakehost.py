@@ -7,6 +7,7 @@ log-ins with `hold_logins`, time with `advance`. `Client` is the other end of a 
 import random
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from mirrormq.base import limits
@@ -90,6 +91,7 @@ class FakeHost:
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
         self.alarms: set[str] = set()
+        self.partition = SimpleNamespace(patient_since=0)
         self.census = Census()
         self.notes: list[tuple[str, str]] = []
         self.hold_flushes = False

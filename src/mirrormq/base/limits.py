@@ -552,6 +552,8 @@ asks_relayed_max = 256
 pause_grace_us = 2_000_000
 """A node that has had no lease for this long stops serving clients. Elections are shorter."""
 assert pause_grace_us > raft_election_us_max, "a change of leaders must not cost connections"
+partition_slice_connections = 200
+"""Connections stopped, or let go on, in one pass when a node is cut off and when that is over."""
 early_frames_max = 4
 """Frames of a linked node kept until this one has read its queues: a greeting is one."""
 

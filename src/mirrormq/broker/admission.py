@@ -102,6 +102,7 @@ class Admissions:
             return
         if not self._until:
             self._until = mono + limits.publish_timeout_us
+        self._until = max(self._until, queue.host.partition.patient_since + limits.publish_timeout_us)
         if mono >= self._until:
             queue.core.refuse(queue.core.pending, False)
             queue.tell_refused()

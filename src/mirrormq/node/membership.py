@@ -8,7 +8,8 @@ Guarantees
 - No link is opened before this start is on disk, and nothing is proposed, unless this node is the only voter
   and has read every command there is: the number of a start is used once.
 - Clients are let in after the metadata holds everything committed before this start was recorded, and sent
-  away when this node has had no lease for `limits.pause_grace_us`. Then it waits, and comes back by itself.
+  away when this node has had no lease for `limits.pause_grace_us`, or treated otherwise (`partition`). Then
+  it waits, and comes back by itself.
 
 Phases: SEEKING (belongs to no cluster) -> WAITING (for a leader to record this start) -> ENTERING (its first
 command is on its way) -> READY <-> PAUSED (no majority is heard).
@@ -37,6 +38,7 @@ from mirrormq.node import memberframes as mf
 from mirrormq.node.council import FOREIGN, Council
 from mirrormq.node.memberframes import Answer, Ask, Belong, Join
 from mirrormq.node.memberport import ClusterOptions, Inside, MembershipEffects, Started
+from mirrormq.node.partition import Partition
 from mirrormq.node.peerframes import BULK, BadFrame
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class Membership:
         self.links: dict[str, bytes] = {}
         """The cluster of each node there is a link to; zeros if it belongs to none."""
         self.council = Council(self)
+        self.partition = Partition(self, node)
         self._first: Callable[[], list[Command]] = list
         self._identity_token = 0
         self._is_introduced = False
@@ -181,7 +184,7 @@ class Membership:
         if self.phase == READY:
             return ""
         if self.phase == PAUSED:
-            return f"paused: {self._why_paused()}; linked with {heard}"
+            return f"paused: {self.why_paused()}; linked with {heard}"
         if self.phase != SEEKING:
             return f"waiting for a majority of the cluster; linked with {heard}"
         if self.options.join is not None:
@@ -348,7 +351,7 @@ class Membership:
         at = self.council.timer_at
         if self.links or self._has_company:
             at = min(at, self.raft.timer_at)
-            if self.phase == READY:
+            if self.phase == READY and not self.partition.is_cut:
                 at = min(at, self._lapse_at())
         return at
 
@@ -357,10 +360,11 @@ class Membership:
     @property
     def needs_pass(self) -> bool:
         """Is there work that another pass would go on with at once?"""
-        return self.is_due or self.metadata.needs_pass
+        return self.is_due or self.metadata.needs_pass or self.partition.has_more
 
     def end_pass(self) -> None:
         """Apply what is agreed on, and send what is to be sent."""
+        self.partition.step()
         if not self.is_due and not self.metadata.needs_pass:
             return
         self.is_due = False
@@ -547,14 +551,16 @@ class Membership:
                 self.phase == READY and self._is_lapsed and self._returning != self._lapses
             ):
                 self._return()
-        elif self.phase == READY and now >= self._lapse_at():
-            self.phase = PAUSED
-            why = self._why_paused()
-            self._node.note("warning", f"paused: {why}", event="node.paused")
-            self._effects.doors(is_open=False)
-            self._node.send_away(f"this node is paused: {why}")
+        elif self.phase in (READY, PAUSED) and (self.partition.is_cut or now >= self._lapse_at()):
+            self.partition.cut_off()
 
-    def _why_paused(self) -> str:
+    def pause(self) -> None:
+        """Let no clients in until the lease is back."""
+        self.phase = PAUSED
+        self._effects.doors(is_open=False)
+
+    def why_paused(self) -> str:
+        """Why there is no lease, for people."""
         is_stalled = self.raft.is_stalled(self.now.mono)
         return "its disk does not answer" if is_stalled else "a majority of the cluster is out of reach"
 
@@ -566,6 +572,7 @@ class Membership:
             """Everything that was agreed on without this node is applied."""
             if lapses == self._lapses:
                 self._is_lapsed = False
+            self.partition.healed()
             if is_paused:
                 self._node.note("info", "resumed: the cluster is in reach again", event="node.resumed")
                 self._open(outcome)

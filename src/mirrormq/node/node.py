@@ -91,6 +91,7 @@ class Node:
         self.meta = MetaState()
         cluster = cluster or ClusterOptions()
         self.membership: Membership = Membership(self, self.effects, self._next_token, cluster)
+        self.partition = self.membership.partition
         self._disk: Disk | None = None
         """To read queues from, until that is done."""
         fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000

@@ -179,6 +179,8 @@ class Outgoing:
     def give_up(self) -> None:
         """The master was away for too long: refuse what waited longest. It may have taken some of it."""
         before = self._host.now.mono - limits.publish_timeout_us
+        if self._host.partition.patient_since > before:
+            return
         given_up = 0
         while self._owed and self._owed[0].at <= before:
             owed = self._drop_first()

@@ -504,6 +504,16 @@ class ForgetClusterNode(Request, frozen=True, kw_only=True, tag="forget_cluster_
     node: str
 
 
+class SetPartitionHandling(Request, frozen=True, kw_only=True, tag="set_partition_handling"):
+    """Choose what this node does while it is cut off from the majority, until its process starts again."""
+
+    mode: str
+
+
+class PartitionHandling(Request, frozen=True, kw_only=True, tag="partition_handling"):
+    """Which side of a partition is this node on, and what does it do there?"""
+
+
 class LeaveCluster(Request, frozen=True, kw_only=True, tag="leave_cluster"):
     """May this node leave the cluster? `force`: even if messages are lost with it."""
 

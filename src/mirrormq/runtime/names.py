@@ -187,7 +187,8 @@ NAMES: tuple[Name, ...] = (
         "cluster_partition_handling",
         "partition_handling",
         v.partition_handling,
-        "what a node does that is cut off from the majority: pause_minority = serve nobody until it is back",
+        "what a node does that is cut off from the majority: pause_minority = serve nobody until it is back,"
+        " stop_processing = keep clients waiting",
     ),
     Name(
         "death_certificate",
@@ -554,7 +555,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("definitions.tls.*", "definitions are read from a local file: load_definitions = FILE"),
     (
         "cluster_partition_handling.*",
-        "pause_if_all_down comes in a later version; this one knows pause_minority (or pause), the default",
+        "pause_if_all_down comes in a later version; there are pause_minority (or pause) and stop_processing",
     ),
     ("node.role", "a mirror node is not supported yet"),
 )

@@ -5,11 +5,13 @@ Guarantee: the same seed gives the same run. Everything a client may rely on is 
 one more master is killed, and every confirmed message is taken out of its queue by a client.
 """
 
+import random
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
 from mirrormq.base.types import Now
+from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import mirroring
 from mirrormq.meta.commands import SetPolicy
 from mirrormq.meta.records import FORGOTTEN, Policy, Queue, View
@@ -17,6 +19,7 @@ from mirrormq.meta.state import MetaState
 from mirrormq.node.copies import Copies
 from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
+from mirrormq.node.partition import MODES, PAUSE_MINORITY
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.clusterworld import MORE_LIMITS, ClusterStats, ClusterWorld, small_limits
 from mirrormq.sim.hacheck import MirrorChecker
@@ -45,6 +48,7 @@ HA_LIMITS = {
 }
 LARGEST_BATCH = 256 * 1024
 HEAL_US = 240 * SECOND
+ANY_MODE = "any"
 
 
 @dataclass
@@ -82,9 +86,20 @@ class HaWorld(ClusterWorld):
     largest_batch = LARGEST_BATCH
 
     def __init__(
-        self, seed: int, *, make_node: type[Node] = WatchedNode, size: int = 0, listed: bool | None = None
+        self,
+        seed: int,
+        *,
+        make_node: type[Node] = WatchedNode,
+        size: int = 0,
+        listed: bool | None = None,
+        mode: str = PAUSE_MINORITY,
     ) -> None:
+        """`mode`: what nodes do that are cut off; ANY_MODE: one that the seed chooses."""
         super().__init__(seed, make_node=make_node, size=size, listed=listed)
+        if mode == ANY_MODE:
+            # By a generator of its own: with one mode for all a seed does what it always did.
+            mode = random.Random(f"mode {seed}").choice(MODES)
+        self.settings = BrokerSettings(partition_handling=mode)
         self.stats: HaStats = HaStats()
         self.ha_history = cast("HaHistory", self.history)
         self.mirrors = MirrorChecker(self)

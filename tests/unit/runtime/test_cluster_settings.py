@@ -105,7 +105,7 @@ def test_a_node_that_is_not_listed_is_told_so(tmp_path: Path) -> None:
         ({"cluster_partition_handling": "ignore"}, "ignore comes in a later version"),
         ({"cluster_partition_handling": "pause_if_all_down"}, "pause_if_all_down comes in a later version"),
         ({"cluster_partition_handling__pause_if_all_down__recover": "ignore"}, "comes in a later version"),
-        ({"cluster_partition_handling": "maybe"}, "pause_minority (or pause), the default, and not 'maybe'"),
+        ({"cluster_partition_handling": "maybe"}, "and stop_processing, and not 'maybe'"),
     ],
 )  # fmt: skip
 def test_what_cannot_form_a_cluster_is_refused_in_one_sentence(pairs: dict[str, str], sentence: str) -> None:

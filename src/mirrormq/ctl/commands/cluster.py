@@ -198,6 +198,8 @@ def status_text(found: dict[str, Any]) -> str:
     if found["paused"]:
         basics.append(f"Node {found['node']} is paused: it hears no majority and serves no clients")
     partitions = [f"Node {node} does not hear {', '.join(of)}" for node, of in found["partitions"].items()]
+    if found.get("partition"):
+        partitions += _side(found["node"], found["partition"])
     alarms = [f"{entry['resource']} alarm on node {entry['node']}" for entry in found["alarms"]]
     listeners = [
         f"Node: {node}, {line[0].lower()}{line[1:]}"
@@ -216,11 +218,17 @@ def status_text(found: dict[str, Any]) -> str:
             ("Versions", versions),
             ("Maintenance status", maintenance or ["(unknown)"]),
             ("Alarms", alarms or ["(none)"]),
-            ("Network Partitions", partitions or ["(none)"]),
+            ("Network Partitions", partitions if found["partitions"] else ["(none)", *partitions]),
             ("Listeners", listeners or ["(none)"]),
             ("Feature flags", [f"Feature level: {found['feature_level']}", *flags]),
         ]
     )
+
+
+def _side(node: str, of: dict[str, Any]) -> list[str]:
+    lines = [f"Node {node} is on the side of the {of['side']}: {of['why']}"]
+    clients = {"closed": "sent away", "stopped": "kept waiting"}.get(of["reaction"], "served")
+    return [*lines, f"Partition handling: {of['handling']}, clients are {clients}"]
 
 
 def _member(entry: dict[str, Any]) -> str:
