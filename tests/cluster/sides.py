@@ -79,6 +79,16 @@ class Voice:
 
         until(all_there, lambda: f"{self.node} confirms {sorted(wanted - self.confirmed)}", CUT_S)
 
+    def wait_answered(self, numbers: Iterable[int]) -> None:
+        """Wait until all of these are confirmed or refused."""
+        wanted = set(numbers)
+
+        def left() -> set[int]:
+            self.listen()
+            return wanted - self.confirmed - self.nacked
+
+        until(lambda: not left(), lambda: f"{self.node} answers {sorted(left())}", CUT_S)
+
     def wait_got(self, numbers: Iterable[int]) -> None:
         """Wait until all of these were delivered."""
         wanted = set(numbers)
@@ -94,6 +104,23 @@ def mirror_all(cluster: Cluster, **more: object) -> None:
     """Mirror every queue on all nodes, unless told otherwise."""
     definition = {"ha-mode": "all", **{key.replace("_", "-"): value for key, value in more.items()}}
     cluster[0].ctl("set_policy", name="ha", pattern=".*", definition=definition, vhost="/", apply_to="queues")
+
+
+def mirror(cluster: Cluster, queue: str, *, nodes: list[Node]) -> None:
+    """Mirror one queue on these nodes."""
+    definition = {"ha-mode": "nodes", "ha-params": [node.name for node in nodes]}
+    given = {"name": queue, "pattern": f"^{queue}$", "definition": definition, "priority": 1}
+    cluster[0].ctl("set_policy", vhost="/", apply_to="queues", **given)
+
+
+def wait_waived(node: Node, queue: str) -> None:
+    """Wait until the master of a queue may go on without a lease, and has been granted that."""
+
+    def is_waived() -> bool:
+        view = node.ctl("queue_view", vhost="/", name=queue)
+        return bool(view["waiver"] == node.name)
+
+    until(is_waived, f"{queue} has a waiver")
 
 
 def declare(node: Node, queue: str) -> None:

@@ -64,3 +64,79 @@ def test_another_mode_is_in_force_without_a_restart(tmp_path: Path) -> None:
         assert node.status()["partition"]["reaction"] == "closed"
         cluster.net.heal()
         until(node.accepts, f"{node} takes clients again", sides.CUT_S)
+
+
+def test_ignore_goes_on_where_that_is_safe_and_brings_the_rest_when_it_is_healed(tmp_path: Path) -> None:
+    settings = ["cluster_partition_handling=ignore"]
+    with kit.cluster(tmp_path, 5, proxied=True, settings=settings) as cluster:
+        leader = cluster.leader()
+        here, there, *_ = cluster.others(leader)
+        far = [node for node in cluster if node not in (here, there)]
+        sides.mirror_all(cluster)
+        sides.mirror(cluster, "whole", nodes=[here, there])
+        for queue in ("whole", "split"):
+            sides.declare(here, queue)
+            sides.wait_waived(here, queue)
+        whole, reader, split = Voice(here, "whole"), Voice(here, "whole"), Voice(here, "split")
+        reader.consume()
+        whole.publish(range(10))
+        whole.wait_confirmed(range(10))
+        for one in (here, there):
+            for other in far:
+                cluster.net.cut(one.name, other.name)
+        for node in (here, there):
+            told = sides.wait_side(node, "minority", "serving")
+            assert "2 of 5 voting nodes" in str(told["why"]) or "no leader answers" in str(told["why"])
+        assert here.accepts(), "nothing is closed"
+        # On this side: one queue goes on, publishes to the other wait.
+        split.publish(range(20))
+        whole.publish(range(10, 20))
+        whole.wait_confirmed(range(20))
+        reader.wait_got(range(20))
+        # On the other side: the one that can have a master there has one, publishes to the other wait.
+        beyond, distant = Voice(far[0], "split"), Voice(far[0], "whole")
+        beyond.publish(range(100, 120))
+        distant.publish(range(100, 110))
+        beyond.wait_confirmed(range(100, 120))
+        for client in (split, distant):
+            client.listen()
+            assert not client.confirmed | client.nacked, (
+                "what cannot be committed is neither confirmed nor lost"
+            )
+        cluster.net.heal()
+        split.wait_confirmed(range(20))
+        distant.wait_confirmed(range(100, 110))
+        reader.wait_got([*range(20), *range(100, 110)])
+        assert len(reader.got) == 30, "each once"
+        assert not any(redelivered for _, redelivered in reader.got)
+        found = sides.drain(far[1], "split")
+        assert sorted(found) == [*range(20), *range(100, 120)], "each once"
+        assert [number for number in found if number < 100] == list(range(20)), "in order"
+        assert not any(client.told for client in (whole, reader, split))
+
+
+def test_ignore_a_master_cut_from_the_metadata_but_not_from_its_mirror_yields(tmp_path: Path) -> None:
+    settings = ["cluster_partition_handling=ignore"]
+    with kit.cluster(tmp_path, proxied=True, settings=settings) as cluster:
+        leader = cluster.leader()
+        node, mirror = cluster.others(leader)
+        sides.mirror(cluster, "q", nodes=[node, mirror])
+        sides.declare(node, "q")
+        sides.wait_waived(node, "q")
+        near = Voice(node, "q")
+        near.publish(range(10))
+        near.wait_confirmed(range(10))
+        cluster.net.cut(node.name, leader.name)
+        sides.wait_side(node, "minority", "serving")
+        near.publish(range(10, 20))
+        far = Voice(mirror, "q")
+        far.publish(range(100, 110))
+        far.wait_confirmed(range(100, 110))
+        far.consume()
+        far.wait_got([*range(10), *range(100, 110)])
+        cluster.net.heal()
+        # What it took when its mirror had just left it is refused, the rest waited: nothing is open, or lost.
+        near.wait_answered(range(20))
+        far.wait_got([*near.confirmed, *range(100, 110)])
+        assert len(far.got) == len(near.confirmed) + 10, "each once"
+        assert sides.drain(leader, "q") == []

@@ -26,7 +26,7 @@ COMMANDS, SETTINGS, URIS, CLIENTS = "test_commands", "test_settings", "test_uris
 
 LINES = (
     # text 000: principles, copies, mirrored exchanges
-    Line("000-partition-ignore", "A11", "cluster_partition_handling = ignore", OPEN),
+    Line("000-partition-ignore", "A11", "cluster_partition_handling = ignore", SETTINGS),
     Line("000-partition-pause", "A11", "cluster_partition_handling = pause", SETTINGS),
     Line("000-memory", "A12", "vm_memory_high_watermark = 0.4", SETTINGS),
     Line("000-stop-app", "A13", "sudo rabbitmqctl stop_app", COMMANDS),

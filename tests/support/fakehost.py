@@ -7,7 +7,6 @@ log-ins with `hold_logins`, time with `advance`. `Client` is the other end of a 
 import random
 import struct
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 from mirrormq.base import limits
@@ -72,6 +71,21 @@ class RecordedEffects:
         self.items.append(("close", conn))
 
 
+class NotCutOff:
+    """There are no other nodes to be cut off from."""
+
+    patient_since = 0
+
+    def divert(self, _: Queue) -> None:
+        return None
+
+    def is_over(self, _: Queue) -> bool:
+        return False
+
+    def positions(self, _: Queue) -> list[Any]:
+        return []
+
+
 class FakeHost:
     """Just enough of a node."""
 
@@ -91,7 +105,7 @@ class FakeHost:
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
         self.alarms: set[str] = set()
-        self.partition = SimpleNamespace(patient_since=0)
+        self.partition = NotCutOff()
         self.census = Census()
         self.notes: list[tuple[str, str]] = []
         self.hold_flushes = False

@@ -24,6 +24,7 @@ from mirrormq.meta.state import MetaState, Outcome
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
+    from mirrormq.broker.confirm import Position
     from mirrormq.broker.connection import Connection
     from mirrormq.broker.queue import Queue
     from mirrormq.broker.queueport import QueuePort
@@ -62,6 +63,8 @@ class BrokerSettings:
     """How the master of a new queue is chosen where neither an argument nor a policy says."""
     partition_handling: str = "pause_minority"
     """What becomes of clients while this node is cut off from the majority (node/partition.py)."""
+    partition_nodes: tuple[str, ...] = ()
+    """With `pause_if_all_down`: the nodes of which one must be in reach."""
     rebalance: str = "on-demand"
     """When masters are spread over the nodes anew: off, timer, appoint, on-demand, or run (at each start)."""
     rebalance_interval_ms: int = 60_000
@@ -96,6 +99,20 @@ class Patience(Protocol):
     @property
     def patient_since(self) -> int:
         """Whoever gives up what has waited for too long counts from here on at the earliest."""
+        ...
+
+    def divert(self, queue: "Queue") -> "Position | None":
+        """A queue here takes no publishes: keep those of this node's clients elsewhere, if that is wanted.
+        What their confirms wait for then.
+        """
+        ...
+
+    def is_over(self, queue: "Queue") -> bool:
+        """Is as much kept for a queue as may be?"""
+        ...
+
+    def positions(self, queue: "Queue") -> "list[Position]":
+        """What confirms of a queue wait for besides the queue itself."""
         ...
 
 

@@ -173,9 +173,10 @@ class Membership:
         Not by the lease alone: whoever was without one may have been called dead, and its queues have other
         masters. So it first has a return recorded: when that is applied, so is all that came before.
         """
-        return not self._is_lapsed and self._holds_lease()
+        return not self._is_lapsed and self.holds_lease()
 
-    def _holds_lease(self) -> bool:
+    def holds_lease(self) -> bool:
+        """Is there a lease, whether or not this node has returned to what was agreed on without it?"""
         return self.raft.lease_until(self.now.mono) > self.now.mono
 
     def waits_for(self) -> str:
@@ -545,7 +546,7 @@ class Membership:
         return max(self.raft.lease_until(self.now.mono), self._lease_seen) + limits.pause_grace_us
 
     def _look_at_lease(self, now: int) -> None:
-        if self._holds_lease():
+        if self.holds_lease():
             self._lease_seen = now
             if self.phase == PAUSED or (
                 self.phase == READY and self._is_lapsed and self._returning != self._lapses
@@ -558,6 +559,11 @@ class Membership:
         """Let no clients in until the lease is back."""
         self.phase = PAUSED
         self._effects.doors(is_open=False)
+
+    def unpause(self) -> None:
+        """Let clients in although there is no lease: what this node does then is another matter."""
+        self.phase = READY
+        self._effects.doors(is_open=self.takes_clients)
 
     def why_paused(self) -> str:
         """Why there is no lease, for people."""

@@ -44,7 +44,7 @@ from mirrormq.node.bulk import BulkConnection
 from mirrormq.node.bulkservice import BulkService
 from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.confirms import Confirms
-from mirrormq.node.copies import GREETING, MIRRORING, Copies
+from mirrormq.node.copies import FAMILIES, GREETING, Copies
 from mirrormq.node.effects import Effects
 from mirrormq.node.logins import AMQP, LoginDone, Logins
 from mirrormq.node.memberport import ClusterOptions, Started
@@ -236,7 +236,7 @@ class Node:
         self.bulk.link_down(peer)
         self._greetings.pop(peer, None)
         if self.copies is not None:
-            self.copies.link_change(peer, is_up)
+            self.copies.link_change(peer, is_up, eof=eof)
 
     def peer_frame(self, now: Now, peer: str, payload: bytes | memoryview) -> None:
         """Another node sent a frame; nothing refers to `payload` afterwards."""
@@ -248,7 +248,7 @@ class Node:
             self.news.peer_frame(peer, payload)
         elif family == inquiry.FIRST:
             self.inquiries.peer_frame(peer, payload)
-        elif family in (MIRRORING, GREETING):
+        elif family in FAMILIES:
             self._copies_frame(peer, payload)
         elif peer in self.membership.links:
             self.membership.frame(peer, payload)

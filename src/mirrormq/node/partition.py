@@ -9,7 +9,10 @@ Guarantees
 - Nobody's loop is held: many connections are stopped and let go on in slices.
 
 Modes: `pause_minority` sends clients away and closes the doors. `stop_processing` keeps them, tells them
-connection.blocked, and neither reads from them nor delivers to them; new ones are not let in.
+connection.blocked, and neither reads from them nor delivers to them; new ones are not let in. `ignore` goes
+on: queues whose in-sync members are all on this side commit and deliver (waivers.py), publishes to others
+wait, on disk if they are many (spool.py). `pause_if_all_down` does that while one of the nodes it names is in
+reach, and otherwise pauses.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,18 +20,24 @@ from typing import TYPE_CHECKING, Any
 from mirrormq.base import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mirrormq.broker.confirm import Position
     from mirrormq.broker.connection import Connection
+    from mirrormq.broker.queue import Queue
     from mirrormq.node.memberport import Inside
     from mirrormq.node.membership import Membership
+    from mirrormq.node.spool import Detours
 
 PAUSE_MINORITY, STOP_PROCESSING = "pause_minority", "stop_processing"
-MODES = (PAUSE_MINORITY, STOP_PROCESSING)
+IGNORE, PAUSE_IF_ALL_DOWN = "ignore", "pause_if_all_down"
+MODES = (PAUSE_MINORITY, STOP_PROCESSING, IGNORE, PAUSE_IF_ALL_DOWN)
 ALIASES = {"pause": PAUSE_MINORITY}
-LATER = ("autoheal", "autoupgrade", "ignore", "pause_if_all_down")
+LATER = ("autoheal", "autoupgrade")
 """What the texts and RabbitMQ also name, and this version refuses."""
 
-CLOSED, STOPPED = "closed", "stopped"
-"""Clients were sent away; they are kept and not served."""
+CLOSED, STOPPED, SERVING = "closed", "stopped", "serving"
+"""Clients were sent away; they are kept and not served; they are served as far as that can be."""
 
 MAJORITY, MINORITY, UNSURE = "majority", "minority", "unsure"
 
@@ -38,10 +47,19 @@ def chosen(written: object) -> str:
     mode = ALIASES.get(str(written), str(written))
     if mode in MODES:
         return mode
-    known = "this version knows pause_minority (or pause), the default, and stop_processing"
+    known = f"there are pause_minority (or pause), the default, {', '.join(MODES[1:])}"
     if mode in LATER:
         raise ValueError(f"{mode} comes in a later version; {known}")
-    raise ValueError(f"{known}, and not {written!r}; {', '.join(LATER)} come in a later version")
+    raise ValueError(f"{known}, and not {written!r}")
+
+
+def check_nodes(mode: str, nodes: "Sequence[str]") -> None:
+    """Raise ValueError if a mode lacks the nodes it needs."""
+    if mode == PAUSE_IF_ALL_DOWN and not nodes:
+        raise ValueError(
+            "pause_if_all_down needs the names of nodes, of which one must be in reach:"
+            " cluster_partition_handling.pause_if_all_down.nodes.1 = name@host"
+        )
 
 
 class Partition:
@@ -56,6 +74,8 @@ class Partition:
         """When it was found to be cut off; wall time, 0 if it is not."""
         self._kept_until = 0
         """When clients that were kept while this node was cut off could go on."""
+        self.detours: Detours | None = None
+        """Where publishes wait that cannot be committed."""
         self._todo: list[Connection] = []
         """Connections that are still to be stopped, or to go on."""
         self._swept_at = 0
@@ -76,6 +96,28 @@ class Partition:
     def keeps_clients(self) -> bool:
         """Are clients kept although it is cut off? Then nothing they wait for is given up meanwhile."""
         return self.is_cut and self.reaction != CLOSED
+
+    @property
+    def waives(self) -> bool:
+        """Is this node to go on with its queues, where that is safe, when it is cut off?"""
+        return self.mode in (IGNORE, PAUSE_IF_ALL_DOWN)
+
+    @property
+    def spools(self) -> bool:
+        """Are publishes kept that cannot be brought to their queues?"""
+        return self.reaction == SERVING
+
+    def divert(self, queue: "Queue") -> "Position | None":
+        """A queue here takes no publishes now: where those of clients wait, if they wait elsewhere."""
+        return None if self.detours is None else self.detours.divert(queue)
+
+    def is_over(self, queue: "Queue") -> bool:
+        """Is as much kept for a queue as may be?"""
+        return self.detours is not None and self.detours.is_over(queue)
+
+    def positions(self, queue: "Queue") -> "list[Position]":
+        """What confirms of a queue wait for besides the queue itself."""
+        return [] if self.detours is None else self.detours.positions(queue)
 
     @property
     def patient_since(self) -> int:
@@ -137,7 +179,10 @@ class Partition:
         self._step()
 
     def _wanted(self) -> str:
-        return {PAUSE_MINORITY: CLOSED, STOP_PROCESSING: STOPPED}[self.mode]
+        if self.mode == PAUSE_IF_ALL_DOWN:
+            reached = {self._membership.name, *self._membership.links}
+            return SERVING if reached & set(self._node.settings.partition_nodes) else CLOSED
+        return {PAUSE_MINORITY: CLOSED, STOP_PROCESSING: STOPPED, IGNORE: SERVING}[self.mode]
 
     def _go_over(self, wanted: str) -> None:
         self.since = self.since or self._node.now.wall
@@ -146,20 +191,28 @@ class Partition:
         side = {"handling": self.mode, "side": self.side, "why": self.why()}
         if wanted == CLOSED:
             self._node.note("warning", f"paused: {why}", **side, event="node.paused")
+        elif wanted == SERVING:
+            text = f"cut off: {why}; queues that are whole on this side go on, other publishes wait"
+            self._node.note("warning", text, **side, event="partition.ignored")
         else:
             text = f"processing is stopped: {why}; clients are kept and wait"
             self._node.note("warning", text, **side, event="partition.stopped")
-        if not before:
+        if wanted != SERVING and before in ("", SERVING):
             membership.pause()
-        if wanted == CLOSED:
-            self._let_go_on()
-            self._node.send_away(f"this node is paused: {why}")
-        else:
+        elif wanted == SERVING and before:
+            membership.unpause()
+        if wanted == STOPPED:
             self._sweep()
+        else:
+            self._let_go_on()
+        if wanted == CLOSED:
+            self._node.send_away(f"this node is paused: {why}")
 
     def healed(self) -> None:
         """The lease is back, and all that was agreed on meanwhile is applied."""
         if self.is_cut:
+            if self.reaction == SERVING:
+                self._node.note("info", "the cluster is in reach again", event="partition.healed")
             self._kept_until = self.patient_since
             self._let_go_on()
             self.reaction, self.since = "", 0

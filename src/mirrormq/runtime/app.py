@@ -333,6 +333,7 @@ class App:
             queue_master_locator=settings.queue_master_locator,
             ha_defaults=settings.ha_defaults,
             partition_handling=settings.partition_handling,
+            partition_nodes=settings.partition_nodes,
             events=settings.events,
             samples=settings.samples,
             rebalance=settings.rebalance,

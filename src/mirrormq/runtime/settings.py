@@ -115,6 +115,7 @@ class Settings:
     disc_copies: tuple[PeerName | str, ...] | None = None
     """Nodes, which are added to `cluster_nodes`, and queues that are mirrored; None: it was not given."""
     partition_handling: str = "pause_minority"
+    partition_nodes: tuple[str, ...] = ()
     death_certificate: bool = True
     listen: tuple[Address, ...] = (Address("", 5672),)
     listen_tls: tuple[Address, ...] = ()

@@ -264,6 +264,13 @@ def partition_handling(value: Value) -> str:
     return partition.chosen(value)
 
 
+def partition_recover(value: Value) -> str:
+    """What pause_if_all_down does while a node it names is in reach: the same as ignore."""
+    if value != partition.IGNORE:
+        raise ValueError(f"{value!r} is not known: write ignore, or leave this key out")
+    return str(value)
+
+
 def discovery_backend(value: Value) -> str:
     """How nodes find each other: by the list in the configuration."""
     if value not in {"classic_config", "rabbit_peer_discovery_classic_config"}:

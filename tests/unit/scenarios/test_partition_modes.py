@@ -208,3 +208,209 @@ def test_many_clients_are_stopped_and_let_go_on_in_slices(
     for client in clients:
         client.publish(1)
         client.wait_confirmed(1)
+
+
+# --- ignore ---
+
+
+@pytest.fixture
+def ignoring() -> Site:
+    return Site("a", "b", "c", "d", "e", partition_handling="ignore")
+
+
+def wait_waived(site: Site, queue: str = "q") -> None:
+    """Wait until the view of a queue lets its master go on without a lease."""
+    site.wait(lambda: (view := site.view(queue)) is not None and view.waiver == view.master, "it is waived")
+    site.advance(2)
+
+
+def on_both(site: Site) -> None:
+    """A queue whose copies are all on the side that is about to be cut off."""
+    site.policy(ha_mode="nodes", ha_params=["a", "b"])
+    site.declare(at="a")
+    site.wait_copies("a", "b")
+    wait_waived(site)
+
+
+@pytest.mark.slow
+def test_ignore_a_queue_that_is_whole_on_this_side_goes_on(ignoring: Site) -> None:
+    site = ignoring
+    on_both(site)
+    publisher, consumer = site.publisher("a"), Consumer(site, site["a"].client())
+    publisher.publish(10)
+    publisher.wait_confirmed(10)
+    consumer.wait_taken(10)
+    consumer.ack_all()
+    site.cut("a", "b")
+    site.wait(lambda: is_cut(site, "a") and is_cut(site, "b"), "they are cut off")
+    site.advance(20)
+    assert site["a"].is_open, "clients are let in"
+    publisher.publish(10, 10)
+    publisher.wait_confirmed(20)
+    assert consumer.wait_taken(10) == [(number, False) for number in range(10, 20)]
+    consumer.ack_all()
+    site.advance(1)
+    site.heal()
+    site.wait(lambda: not is_cut(site, "a"), "a is back")
+    site.advance(5)
+    publisher.publish(5, 20)
+    publisher.wait_confirmed(25)
+    assert bodies(consumer.wait_taken(5)) == list(range(20, 25))
+    consumer.ack_all()
+    assert site.depth() == 0
+    assert not publisher.nacked
+    assert site.master() == "a"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [("a",), ("b",), ("a", "b")], ids=["master", "home", "both"])
+def test_ignore_other_publishes_wait_and_are_taken_once_and_in_order(
+    ignoring: Site, cut: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mirrormq.base.limits.spool_memory_bytes", 100)
+    monkeypatch.setattr("mirrormq.base.limits.spool_file_bytes", 1000)
+    site = ignoring
+    site.policy(ha_mode="all")
+    site.declare(at="a")
+    wait_waived(site)
+    publisher = site.publisher(cut[-1])
+    publisher.publish(10)
+    publisher.wait_confirmed(10)
+    site.cut(*cut)
+    site.wait(lambda: all(is_cut(site, name) for name in cut), "they are cut off")
+    for name in cut:
+        for other in set(site.names) - set(cut):
+            site.unlink(name, other, eof=False)
+    for first in range(10, 60, 10):
+        publisher.publish(10, first)
+        site.advance(10)
+    publisher.hear()
+    assert len(publisher.confirmed) == 10, "nothing is confirmed that is not committed"
+    assert not publisher.nacked, "nothing is given up"
+    if len(cut) == 1:  # else it waits at the master, which is on the same side
+        assert site[cut[-1]].node.switch.spool.bytes > 0
+    far = site.publisher("c")
+    far.publish(10, 100)
+    far.wait_confirmed(10)
+    site.heal()
+    publisher.wait_confirmed(60)
+    assert not publisher.nacked
+    assert site[cut[-1]].node.switch.spool.bytes == 0
+    found = bodies(site.drain(at="c"))
+    assert sorted(found) == [*range(60), *range(100, 110)], "each once"
+    assert [number for number in found if number < 100] == list(range(60)), "in order"
+    publisher.publish(5, 60)
+    publisher.wait_confirmed(65)
+    assert bodies(site.drain(at="d")) == list(range(60, 65))
+
+
+@pytest.mark.slow
+def test_ignore_a_master_cut_from_the_metadata_but_not_from_its_mirrors_yields_to_its_successor(
+    ignoring: Site,
+) -> None:
+    site = ignoring
+    site.policy(ha_mode="nodes", ha_params=["a", "b"])
+    site.declare(at="a")
+    site.wait_copies("a", "b")
+    wait_waived(site)
+    site.fill(30)
+    near = Consumer(site, site["a"].client(), prefetch=5)
+    assert len(near.wait_taken(5)) == 5
+    # The link to its mirror stays.
+    site.cuts |= {frozenset(("a", other)) for other in ("c", "d", "e")}
+    site.wait(lambda: site["b"].node.meta.views["/", "q"].master == "b", "b is the master", 30)
+    at = site.now.mono
+    far = Consumer(site, site["b"].client(), prefetch=0)
+    first: list[tuple[int, bool]] = []
+    while not first:
+        first = far.take()
+        if not first:
+            near.ack_all()
+            assert site.now.mono - at < 12_000_000
+        site.advance(0.1)
+    before = near.take()
+    site.advance(5)
+    assert near.take() == [], "only one of two masters delivers"
+    taken = [number for number, _ in (*first, *far.take())]
+    assert set(range(30)) <= {*taken, *bodies(before), 0, 1, 2, 3, 4}
+
+
+@pytest.mark.slow
+def test_ignore_forgetting_or_promoting_past_a_node_that_may_serve_needs_force(ignoring: Site) -> None:
+    site = ignoring
+    on_both(site)
+    site.fill(5)
+    site.cut("a", "b")
+    site.wait(lambda: is_cut(site, "a") and is_cut(site, "b"), "they are cut off")
+    for name in ("a", "b"):
+        for other in ("c", "d", "e"):
+            site.unlink(name, other, eof=False)
+
+    def ask(request: requests.Request) -> Any:
+        answers: list[Any] = []
+        site["c"].node.admin(site.now, request, answers.append)
+        site.wait(lambda: bool(answers), "it is answered")
+        return answers[0]
+
+    refused = ask(requests.ForgetClusterNode(node="a"))
+    assert "may be serving 1 queues where nobody sees it" in refused.problem.text
+    assert site.view() is not None
+    assert ask(requests.ForgetClusterNode(node="a", force=True)).problem is None
+    site.wait(lambda: site["c"].node.meta.views["/", "q"].losses == 1, "it counts as a loss")
+
+
+@pytest.mark.slow
+def test_a_mode_that_is_left_takes_the_waiver_back_before_anybody_may_lose_the_queue(ignoring: Site) -> None:
+    site = ignoring
+    on_both(site)
+    choose(site, "a", "pause_minority")
+    copies = site["a"].node.copies
+    assert copies is not None
+    copy = next(iter(copies.mirrors.copies.values()))
+    assert not copies.waivers.covers(copy), "not used any more from this moment on"
+    site.wait(lambda: (view := site.view()) is not None and not view.waiver, "the view says so, too")
+    choose(site, "a", "ignore")
+    wait_waived(site)
+
+
+@pytest.mark.slow
+def test_a_queue_that_may_be_promoted_with_a_loss_gets_no_waiver(ignoring: Site) -> None:
+    site = ignoring
+    site.policy(ha_mode="all", ha_promote_on_failure="always")
+    site.declare(at="a")
+    site.advance(5)
+    assert not site.view().waiver
+    site.policy(ha_mode="all")
+    wait_waived(site)
+    site.policy(ha_mode="all", ha_promote_on_failure="always")
+    site.wait(lambda: not site.view().waiver, "it is taken back")
+
+
+# --- pause_if_all_down ---
+
+
+@pytest.mark.slow
+def test_pause_if_all_down_serves_while_a_node_it_names_is_in_reach_and_pauses_otherwise() -> None:
+    site = Site(partition_handling="pause_if_all_down", partition_nodes=("a",))
+    site.declare(at="b")
+    site.cut("a", "b", "c")  # nobody is cut yet: all of them are on this side
+    site.cuts = {frozenset(pair) for pair in (("a", "b"), ("a", "c"), ("b", "c"))}
+    for one, other in (("a", "b"), ("a", "c"), ("b", "c")):
+        site.unlink(one, other, eof=False)
+    site.wait(lambda: all(is_cut(site, name) for name in "abc"), "all are cut off")
+    reactions = {name: site[name].node.partition.reaction for name in "abc"}
+    assert reactions == {"a": "serving", "b": "closed", "c": "closed"}
+    assert site["a"].is_open
+    assert not site["b"].is_open
+    site.heal()
+    site.settle()
+    assert all(site[name].is_open for name in "abc")
+
+
+def test_pause_if_all_down_needs_nodes() -> None:
+    site = Site()
+    assert "needs the names of nodes" in choose(site, "a", "pause_if_all_down").problem.text
+    answers: list[Any] = []
+    request = requests.SetPartitionHandling(mode="pause_if_all_down", nodes=("b",))
+    site["a"].node.admin(site.now, request, answers.append)
+    assert answers[0].value["handling"] == "pause_if_all_down"

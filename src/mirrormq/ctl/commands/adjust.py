@@ -52,15 +52,17 @@ def set_disk_free_limit(
     session.finish(f"The disk alarm is raised below {found['disk_free_limit']} bytes", **found)
 
 
-@command(CLUSTER, "[<mode>]", name="partition_handling")
+@command(CLUSTER, "[<mode> [<node> ...]]", name="partition_handling")
 def partition_handling(
-    ctx: typer.Context, mode: Annotated[str | None, typer.Argument(metavar="[MODE]")] = None
+    ctx: typer.Context,
+    mode: Annotated[str | None, typer.Argument(metavar="[MODE]")] = None,
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE ...]")] = None,
 ) -> None:
     """Show what the node does while it is cut off, or choose that until its process starts again."""
     session = session_of(ctx)
     if mode is not None:
         session.say(f"Setting partition handling on {session.node_name} to {mode} ...")
-        found = session.call("set_partition_handling", mode=mode)
+        found = session.call("set_partition_handling", mode=mode, **({"nodes": nodes} if nodes else {}))
     else:
         found = session.call("partition_handling")
     text = f"{found['handling']}; this node is on the side of the {found['side']}: {found['why']}"

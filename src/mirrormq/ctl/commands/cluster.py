@@ -108,11 +108,13 @@ def join_cluster(
     session.finish(address=joined["address"])
 
 
-@command(CLUSTER, "[--offline] <existing_cluster_member_node>")
+@command(CLUSTER, "[--offline] [--force] <existing_cluster_member_node>")
 def forget_cluster_node(
     ctx: typer.Context,
     node: Annotated[str, typer.Argument(metavar="NODE")],
+    *,
     is_offline: Annotated[bool, typer.Option("--offline", help="not here: use force_boot")] = False,
+    is_forced: Annotated[bool, typer.Option("--force", help="although it may be serving on its own")] = False,
 ) -> None:
     """Remove a node that is gone for good, with the queues only it had."""
     if is_offline:
@@ -123,7 +125,7 @@ def forget_cluster_node(
         )
     session = session_of(ctx)
     session.say(f"Removing node {node} from the cluster")
-    session.call("forget_cluster_node", node=node)
+    session.call("forget_cluster_node", node=node, **({"force": True} if is_forced else {}))
     session.finish()
 
 
@@ -227,7 +229,8 @@ def status_text(found: dict[str, Any]) -> str:
 
 def _side(node: str, of: dict[str, Any]) -> list[str]:
     lines = [f"Node {node} is on the side of the {of['side']}: {of['why']}"]
-    clients = {"closed": "sent away", "stopped": "kept waiting"}.get(of["reaction"], "served")
+    words = {"closed": "sent away", "stopped": "kept waiting", "serving": "served where that is safe"}
+    clients = words.get(of["reaction"], "served")
     return [*lines, f"Partition handling: {of['handling']}, clients are {clients}"]
 
 
