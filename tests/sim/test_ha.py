@@ -23,14 +23,6 @@ RARE = {"deposed-master-confirms", "tail-not-truncated", *WAIVED}
 `unit/scenarios/test_partition_modes.py`.
 """
 
-MODES = {
-    21: (
-        "stop_processing",
-        "what a client had rejected was read from the log again before its end was there",
-    ),
-}
-"""Seeds of other partition modes that broke a promise once."""
-
 SEEDS = {
     15002: "a node was elected before it knew the name of its cluster, and told an empty one",
     40018: "a queue that got its first mirror confirmed what was not flushed yet",
@@ -56,12 +48,6 @@ def test_the_slice_keeps_every_promise_under_faults_of_nodes_links_disks_and_clo
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_broke_a_promise_once_keeps_all_of_them(seed: int) -> None:
     assert run_seed(seed).problem == ""
-
-
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", MODES)
-def test_what_broke_a_promise_in_another_mode_once_keeps_all_of_them(seed: int) -> None:
-    assert run_seed(seed, mode=MODES[seed][0]).problem == ""
 
 
 @pytest.mark.timeout(SECONDS + 180)
