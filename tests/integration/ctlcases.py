@@ -380,6 +380,14 @@ CASES = [
         "set_vm_memory_high_watermark 0.7", "above", "set_vm_memory_high_watermark 7", 64, "between 0 and 1"
     ),
     Case(
+        "partition_handling pause",
+        "pause_minority; this node is on the side of the majority",
+        "partition_handling autoheal",
+        65,
+        "autoheal comes in a later version",
+        has='"handling": "pause_minority"',
+    ),
+    Case(
         "set_disk_free_limit 1MB",
         "below 1000000 bytes",
         "set_disk_free_limit much",

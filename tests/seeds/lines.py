@@ -26,7 +26,7 @@ COMMANDS, SETTINGS, URIS, CLIENTS = "test_commands", "test_settings", "test_uris
 
 LINES = (
     # text 000: principles, copies, mirrored exchanges
-    Line("000-partition-ignore", "A11", "cluster_partition_handling = ignore", OPEN),
+    Line("000-partition-ignore", "A11", "cluster_partition_handling = ignore", SETTINGS),
     Line("000-partition-pause", "A11", "cluster_partition_handling = pause", SETTINGS),
     Line("000-memory", "A12", "vm_memory_high_watermark = 0.4", SETTINGS),
     Line("000-stop-app", "A13", "sudo rabbitmqctl stop_app", COMMANDS),
@@ -125,7 +125,7 @@ LINES = (
     Line("004-disc-copies-queues", "E6", "disc_copies = queue1,queue2", SETTINGS),
     Line("004-disc-copies-empty", "E6", "disc_copies =", SETTINGS),
     Line("004-partition-autoupgrade", "E7", "cluster_partition_handling = autoupgrade", OPEN),
-    Line("004-partition-stop", "E7", "cluster_partition_handling = stop_processing", OPEN),
+    Line("004-partition-stop", "E7", "cluster_partition_handling = stop_processing", SETTINGS),
     Line("004-partition-autoheal", "E7", "cluster_partition_handling = autoheal", OPEN),
     Line("004-rebalance-run", "E8", "cluster_rebalance = run", SETTINGS),
     Line("004-rebalance-timer", "E8", "cluster_rebalance = timer", SETTINGS),

@@ -11,15 +11,17 @@ import pytest
 
 from mirrormq.sim.__main__ import main
 from mirrormq.sim.campaign import run_seed
-from mirrormq.sim.haplanted import PLANTED
+from mirrormq.sim.haplanted import PLANTED, WAIVED
 
 SECONDS = float(os.environ.get("SIM_SECONDS", "45"))
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
 PLANTED_SEEDS = 12
 HINTS = {"delivered-too-early": 17, "lease-not-needed": 14, "resend-taken-twice": 13}
 """Seeds that found it before: tried first, since most worlds do not come to it."""
-RARE = {"deposed-master-confirms", "tail-not-truncated"}
-"""Too subtle for a slice; `test_mirror_rules.py` has a schedule for each (F1, F4)."""
+RARE = {"deposed-master-confirms", "tail-not-truncated", *WAIVED}
+"""Too subtle for a slice; `test_mirror_rules.py` has a schedule for each (F1, F4), and of waivers
+`unit/scenarios/test_partition_modes.py`.
+"""
 
 SEEDS = {
     15002: "a node was elected before it knew the name of its cluster, and told an empty one",
@@ -52,6 +54,14 @@ def test_the_slice_keeps_every_promise_under_faults_of_nodes_links_disks_and_clo
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_broke_a_promise_once_keeps_all_of_them(seed: int) -> None:
     assert run_seed(seed).problem == ""
+
+
+@pytest.mark.timeout(SECONDS + 180)
+def test_the_slice_keeps_every_promise_in_every_partition_mode(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["ha", "--seconds", str(SECONDS / 2), "--first", str(FIRST), "--mode", "any"])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    sys.stdout.write(said)
 
 
 @pytest.mark.timeout(600)

@@ -71,6 +71,21 @@ class RecordedEffects:
         self.items.append(("close", conn))
 
 
+class NotCutOff:
+    """There are no other nodes to be cut off from."""
+
+    patient_since = 0
+
+    def divert(self, _: Queue) -> None:
+        return None
+
+    def is_over(self, _: Queue) -> bool:
+        return False
+
+    def positions(self, _: Queue) -> list[Any]:
+        return []
+
+
 class FakeHost:
     """Just enough of a node."""
 
@@ -90,6 +105,7 @@ class FakeHost:
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
         self.alarms: set[str] = set()
+        self.partition = NotCutOff()
         self.census = Census()
         self.notes: list[tuple[str, str]] = []
         self.hold_flushes = False

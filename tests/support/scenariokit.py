@@ -22,8 +22,8 @@ STEP_S = 0.1
 class Site(Group):
     """A cluster of nodes and its mirrored queues."""
 
-    def __init__(self, *names: str) -> None:
-        super().__init__()
+    def __init__(self, *names: str, **settings: Any) -> None:
+        super().__init__(**settings)
         self.names = names or THREE
         for name in self.names:
             self.start(name, *self.names)

@@ -596,6 +596,21 @@ asks_relayed_max = 256
 pause_grace_us = 2_000_000
 """A node that has had no lease for this long stops serving clients. Elections are shorter."""
 assert pause_grace_us > raft_election_us_max, "a change of leaders must not cost connections"
+waiver_us = 5_000_000
+"""How long a member of a queue lets its master act without a lease, each time it is asked; `ignore` only."""
+assert waiver_us <= lease_us, "a master that nobody hears of is waited for no longer than for its lease"
+waiver_ask_us = 1_000_000
+"""Time between two times it is asked."""
+assert 2 * waiver_ask_us < waiver_us * lease_use_percent // 100
+spool_memory_bytes = 1024 * 1024
+"""Bytes of publishes kept in memory for one master that is out of reach before the rest goes to disk."""
+assert spool_memory_bytes < forward_owed_bytes_max
+spool_bytes_max = 1024 * 1024 * 1024
+"""Bytes on disk that a node keeps of publishes it cannot bring to their queues; beyond it publishers wait."""
+spool_file_bytes = 16 * 1024 * 1024
+"""A file of the spool is not added to any more from this size on."""
+partition_slice_connections = 200
+"""Connections stopped, or let go on, in one pass when a node is cut off and when that is over."""
 early_frames_max = 4
 """Frames of a linked node kept until this one has read its queues: a greeting is one."""
 

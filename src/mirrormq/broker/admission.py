@@ -81,11 +81,12 @@ class Admissions:
             return [*self._left, *self._successor.positions]
         if queue.core.gone:
             return []
+        aside = queue.host.partition.positions(queue)
         if not queue.core.pending:
-            return [(queue.log, queue.log.end)]
+            return [*aside, (queue.log, queue.log.end)]
         if self._waiting is None:
             self._waiting = Admission()
-        return [self._waiting.position]
+        return [*aside, self._waiting.position]
 
     def done(self) -> None:
         """Nothing waits any more."""
@@ -100,8 +101,16 @@ class Admissions:
         mono = queue.host.now.mono
         if not queue.core.pending:
             return
+        aside = queue.host.partition.divert(queue)
+        if aside is not None and self._waiting is not None:
+            self._waiting.done(*aside)
+            self._waiting = None
+        if not queue.core.pending:
+            self._until = 0
+            return
         if not self._until:
             self._until = mono + limits.publish_timeout_us
+        self._until = max(self._until, queue.host.partition.patient_since + limits.publish_timeout_us)
         if mono >= self._until:
             queue.core.refuse(queue.core.pending, False)
             queue.tell_refused()

@@ -193,12 +193,12 @@ class Connection:
 
     def on_output_blocked(self) -> None:
         """The client's socket takes no more for now: deliver nothing to it."""
-        self.out.blocked = True
+        self.out.blocked = self.flow.is_full = True
         self._blocked_at = self.host.now.mono
 
     def on_output_free(self) -> None:
         """The client's socket takes output again."""
-        self.out.blocked = False
+        self.out.blocked, self.flow.is_full = self.flow.is_stopped, False
 
     def on_closed(self) -> None:
         """The socket is gone."""

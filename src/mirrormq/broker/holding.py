@@ -29,6 +29,8 @@ class Holding:
         queue = self._queue
         if queue.log.is_behind or queue.core.pending > limits.admission_waiting_max:
             return True
+        if queue.host.partition.is_over(queue):
+            return True  # more is kept for it than may be, until this node is not cut off any more
         if queue.log.kept is not None and queue.log.kept.cursors.is_over:
             return True  # its reader has to advance, or an operator to drop the cursor
         if queue.core.ready_bytes <= limit:

@@ -24,6 +24,7 @@ from mirrormq.meta.state import MetaState, Outcome
 
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
+    from mirrormq.broker.confirm import Position
     from mirrormq.broker.connection import Connection
     from mirrormq.broker.queue import Queue
     from mirrormq.broker.queueport import QueuePort
@@ -60,6 +61,10 @@ class BrokerSettings:
     """What applies to mirrored queues where their policies say nothing: `rabbitmq` for RabbitMQ's values."""
     queue_master_locator: str = "client-local"
     """How the master of a new queue is chosen where neither an argument nor a policy says."""
+    partition_handling: str = "pause_minority"
+    """What becomes of clients while this node is cut off from the majority (node/partition.py)."""
+    partition_nodes: tuple[str, ...] = ()
+    """With `pause_if_all_down`: the nodes of which one must be in reach."""
     rebalance: str = "on-demand"
     """When masters are spread over the nodes anew: off, timer, appoint, on-demand, or run (at each start)."""
     rebalance_interval_ms: int = 60_000
@@ -85,6 +90,29 @@ class ConnectionEffects(Protocol):
 
     def close(self, conn: int) -> None:
         """Close this socket once everything written has gone out."""
+        ...
+
+
+class Patience(Protocol):
+    """How long others are waited for while this node is cut off from them."""
+
+    @property
+    def patient_since(self) -> int:
+        """Whoever gives up what has waited for too long counts from here on at the earliest."""
+        ...
+
+    def divert(self, queue: "Queue") -> "Position | None":
+        """A queue here takes no publishes: keep those of this node's clients elsewhere, if that is wanted.
+        What their confirms wait for then.
+        """
+        ...
+
+    def is_over(self, queue: "Queue") -> bool:
+        """Is as much kept for a queue as may be?"""
+        ...
+
+    def positions(self, queue: "Queue") -> "list[Position]":
+        """What confirms of a queue wait for besides the queue itself."""
         ...
 
 
@@ -121,6 +149,11 @@ class Host(Protocol):
     census: Census
     alarms: set[str]
     """Names of the resources that ran short on this node: `memory`, `disk`."""
+
+    @property
+    def partition(self) -> Patience:
+        """What this node does while it is cut off."""
+        ...
 
     def shortages(self) -> list[str]:
         """Names of the resources that ran short on some node of the cluster: `memory`, `disk`."""

@@ -75,6 +75,7 @@ class ConsumerCore:
 
 @final
 class QueueCore(QueueStore):
+    def take_local(self, other: QueueCore) -> None: ...
     @property
     def unacked(self) -> int: ...
     @property

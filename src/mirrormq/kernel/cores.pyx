@@ -14,7 +14,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, Py_XINCREF
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from mirrormq.kernel.index cimport ENTRY_REDELIVERED, Entry, list_push
+from mirrormq.kernel.index cimport ENTRY_REDELIVERED, Entry, list_front, list_pop, list_push
 from mirrormq.kernel.message cimport MSG_PERSISTENT, Message, msg_release
 from mirrormq.kernel.outbuffer cimport OutBuffer
 from mirrormq.kernel.store cimport ACK, AUTO, EXPIRED, REJECTED, Level, QueueStore
@@ -247,6 +247,20 @@ cdef class QueueCore(QueueStore):
     def set_consumers(self, list groups not None) -> None:
         """Consumers as lists by falling priority; within a list they take turns."""
         self.groups = [Group(members) for members in groups]
+
+    def take_local(self, QueueCore other not None) -> None:
+        """What clients of this node published to another queue waits here; what came from elsewhere stays.
+
+        Both keep their order.
+        """
+        cdef Entry e
+        cdef uint64_t n = other.waiting.count
+        while n:
+            n -= 1
+            e = list_front(&other.waiting)[0]
+            list_push(&other.waiting if e.pid >> 62 else &self.waiting, &e)
+            list_pop(&other.waiting)
+        self.note_touch()
 
     cdef int make_room(self, ChannelCore channel, bint no_ack) except -1:
         """After this (and with the delivery written) hand_out cannot fail."""

@@ -308,8 +308,9 @@ class CancelRebalance(_Command, frozen=True, tag="cancel-rebalance"):
 
 
 ViewChange = Literal[
-    "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "renew", "stop"
-]
+    "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "renew", "stop",
+    "waive", "unwaive",
+]  # fmt: skip
 
 
 class ChangeView(_Command, frozen=True, tag="change-view"):
@@ -326,6 +327,8 @@ class ChangeView(_Command, frozen=True, tag="change-view"):
     | transfer | makes a member the master, and the old master the youngest member | live, not restarted |
     | renew | begins a new epoch with the same members | |
     | stop | the master goes down and no member can take over: a lossy promotion if allowed, else it waits | |
+    | waive | lets the master act without a lease while all members grant that; not if a loss is allowed | |
+    | unwaive | takes that back | |
     """
 
     vhost: str
@@ -360,13 +363,15 @@ class PromoteRestarted(_Command, frozen=True, tag="promote-restarted"):
 class ForcePromote(_Command, frozen=True, tag="force-promote"):
     """An operator gives a queue without a master to a node, or to the best, at the price of what it lacks.
 
-    A node that is not in sync gets it only if no live one is.
+    A node that is not in sync gets it only if no live one is. `force`: also a queue whose master may go on
+    without a lease where nobody sees it.
     """
 
     vhost: str
     name: str
     id: int | None = None
     node: str = ""
+    force: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

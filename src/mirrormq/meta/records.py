@@ -181,7 +181,9 @@ class View(_Record, frozen=True, tag="view"):
     order in which they joined; `learners` are in that order, too. `since` is the epoch in which the master
     took over. `drops_transient`: it took over after a restart, so the EPOCH record with which it begins drops
     transient messages. `last_in_sync` are the members that lossy promotions passed over, `losses` counts
-    those promotions. `is_stopped`: the master went down in good order, and no mirror was in sync.
+    those promotions. `is_stopped`: the master went down in good order, and no mirror was in sync. `waiver`:
+    the node that may act as the master without a lease, while all other members grant it that (`ignore`); who
+    becomes the master instead of it first waits until what it has granted itself has run out.
     """
 
     vhost: str
@@ -197,6 +199,7 @@ class View(_Record, frozen=True, tag="view"):
     last_in_sync: tuple[Member, ...] = ()
     losses: int = 0
     is_stopped: bool = False
+    waiver: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def identity(self) -> tuple[str, str]:

@@ -6,6 +6,8 @@ Guarantees
 - An entry speaks of one start of a node. It is added only if that start is the registered one and live.
 - Only a live master takes members away. The death of a node removes nobody: as long as nobody live has said
   otherwise, what its disk holds may be the last copy.
+- While a master may go on without a lease (`View.waiver`) nobody takes over who has not granted it that,
+  unless an operator insists, and then it counts as a loss.
 - A member takes over only if it is live, and one that was restarted only if no other can be waited for. A
   learner takes over only if the policy or an operator allows a loss, which is then counted in the view.
 
@@ -16,6 +18,7 @@ while `View.is_led_by` names its own start and its lease is valid.
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from mirrormq.meta import commands, mirroring
@@ -57,6 +60,11 @@ def waiting(tables: Tables) -> dict[str, int]:
         for node in tables.nodes.values()
         if node.name in masters or (not node.is_live and tables.views_led_by(node.name))
     }
+
+
+def waived_by(tables: Tables, node: str) -> int:
+    """How many queues a node may go on with while nobody hears of it."""
+    return sum(view.waiver == node for view in tables.views_of(node))
 
 
 def sync_critical(tables: Tables, node: str) -> list[View]:
@@ -213,6 +221,22 @@ def _stopped(tables: Tables, view: View, command: commands.ChangeView) -> View:
     return replace(stopped, epoch=view.epoch + 1)
 
 
+def _waived(tables: Tables, view: View, command: commands.ChangeView) -> View:
+    """Only for queues that nobody else takes over with a loss, nor loses with its nodes."""
+    queue = tables.queues[view.identity]
+    found = mirroring.mirroring_of(tables, queue, command.ha_defaults)
+    may_lose = any(mirroring.may_lose(found, is_stopped=is_stopped) for is_stopped in (False, True))
+    if may_lose or not queue.durable or view.waiver == view.master:
+        raise Refused("guard", f"queue '{queue.name}' needs the lease of its master", view)
+    return replace(view, epoch=view.epoch + 1, waiver=view.master)
+
+
+def _unwaived(_: Tables, view: View, __: commands.ChangeView) -> View:
+    if not view.waiver:
+        raise Refused("guard", f"the master of queue '{view.name}' needs its lease", view)
+    return replace(view, epoch=view.epoch + 1, waiver=UNSET)
+
+
 _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
     "add_learner": _with_learner,
     "remove_learner": _without_learner,
@@ -222,6 +246,8 @@ _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
     "transfer": _transferred,
     "renew": _renewed,
     "stop": _stopped,
+    "waive": _waived,
+    "unwaive": _unwaived,
 }
 
 
@@ -321,6 +347,7 @@ def on_forgotten(tables: Tables, nodes: Nodes, name: str) -> list[Queue]:
             members=members or (Member(name, FORGOTTEN),),
             learners=learners,
             last_in_sync=_without(view.last_in_sync, name),
+            losses=view.losses + (view.waiver == name),
         )
         has_copy = learners or any(entry.start != FORGOTTEN for entry in members)
         is_headless = view.master == name or not has_master(nodes, after)
@@ -359,6 +386,9 @@ def force_promote(tables: Tables, command: commands.ForcePromote) -> Record:
         raise Refused("missing", f"queue '{queue.name}' is not mirrored", queue)
     if has_master(tables.nodes, view):
         raise Refused("in_use", f"queue '{queue.name}' has a master on node '{view.master}'", view)
+    if view.waiver and not command.force:
+        text = f"queue '{queue.name}' may be served by node '{view.waiver}' where nobody sees it: force it"
+        raise Refused("in_use", text, view)
     in_sync = [entry for entry in view.members if is_live(tables.nodes, entry)]
     if in_sync:
         best = next((entry for entry in in_sync if not entry.is_restarted), in_sync[0])
@@ -420,7 +450,7 @@ def _heir(nodes: Nodes, view: View, *, may_wait: bool) -> Member | None:
 def _lossy_heir(tables: Tables, nodes: Nodes, view: View, defaults: HaDefaults) -> Learner | None:
     """The learner that takes over if the policy of the queue allows a loss."""
     live = [entry for entry in view.learners if is_live(nodes, entry)]
-    if not live:
+    if not live or view.waiver:
         return None
     found = mirroring.mirroring_of(tables, tables.queues[view.identity], defaults)
     if not mirroring.may_lose(found, is_stopped=view.is_stopped):
@@ -442,6 +472,7 @@ def _promoted(view: View, member: Member, epoch: int) -> View:
         drops_transient=member.is_restarted,
         last_in_sync=view.last_in_sync,
         losses=view.losses,
+        waiver=view.waiver,
     )
 
 

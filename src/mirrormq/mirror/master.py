@@ -267,7 +267,7 @@ class Master:
         of its own epoch is.
         """
         report = self.report_of(entry.node)
-        if report is None or not self.is_complete(report):
+        if report is None or not self.is_complete(report) or self.copy.mirrors.is_held(self.copy):
             return False
         if not self.has_committed():
             self.touch(now)

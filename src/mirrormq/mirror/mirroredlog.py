@@ -131,7 +131,9 @@ class MirroredLog:
     def takes_publishes(self) -> bool:
         """Whether publishes are taken now; otherwise they wait."""
         master = self.copy.master
-        return self.is_open and master is not None and not master.is_held
+        if not self.is_open or master is None or master.is_held:
+            return False
+        return not self.copy.mirrors.is_aside(self.copy)
 
     @property
     def may_publish(self) -> bool:

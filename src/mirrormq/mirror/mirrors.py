@@ -7,6 +7,7 @@ Inputs: views, links, frames, flushed logs, ticks. `end_pass` sends what the pas
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -36,6 +37,12 @@ class Mirrors:
         self.me = me
         self.start = start
         self.outside = outside
+        self.is_held: Callable[[Copy], bool] = _never
+        """Must a master here wait for another one that may still act without a lease? Then it admits nobody:
+        whoever is not in sync yet has granted nothing to that one.
+        """
+        self.is_aside: Callable[[Copy], bool] = _never
+        """Are publishes to a queue mastered here not taken, since nothing could be committed?"""
         self.mono = now.mono
         self.now = now
         """The time of the present input."""
@@ -365,6 +372,11 @@ class Mirrors:
                 self.uneasy.pop(copy, None)
             else:
                 self.uneasy[copy] = None
+
+
+def _never(_: Copy) -> bool:
+    """No mode of this node asks for it."""
+    return False
 
 
 def _taken(copies: set[Copy]) -> list[Copy]:

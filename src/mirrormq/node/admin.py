@@ -22,6 +22,7 @@ from mirrormq.node import (
     admin_live,
     admin_mirrors,
     admin_objects,
+    admin_partition,
     admin_policies,
     admin_views,
     requests,
@@ -139,6 +140,7 @@ OPERATIONS: dict[type[requests.Request], Operation] = {
     **admin_balance.OPERATIONS,
     **admin_cursors.OPERATIONS,
     **admin_cluster.OPERATIONS,
+    **admin_partition.OPERATIONS,
     **admin_views.OPERATIONS,
 }
 

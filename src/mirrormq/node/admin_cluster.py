@@ -36,7 +36,8 @@ def forget_cluster_node(host: ClusterHost, request: requests.ForgetClusterNode) 
         )
     if host.membership.raft.config.find(request.node) is None and request.node not in host.state.nodes:
         raise Refusal("not_a_cluster_node", NOT_A_MEMBER)
-    answer = yield Await(_wish(host, mf.Forget(request.node, host.node_name)))
+    kind = mf.ForceForget if request.force else mf.Forget
+    answer = yield Await(_wish(host, kind(request.node, host.node_name)))
     if answer.problem:
         raise Refusal("cannot_forget", answer.problem)
     return {}

@@ -8,6 +8,8 @@ to ask. Nothing is promoted with a loss that a `plan` of the same request would 
 from collections.abc import Generator, Sequence
 from typing import Any, Protocol
 
+from msgspec import UNSET
+
 from mirrormq.base import limits
 from mirrormq.broker.queueport import Later
 from mirrormq.meta import commands, views
@@ -109,6 +111,8 @@ def force_promote(host: MirrorHost, request: requests.ForcePromote) -> Steps:
         text = f"{_text(record)} has a master on node {view.master}; move_master moves it without a loss"
         raise Refusal("has_master", text)
     candidates, is_lossy = _candidates(host, view)
+    # A master that may go on without a lease, where nobody sees it, does so in vain from then on.
+    is_lossy = is_lossy or bool(view.waiver)
     if request.node and request.node not in candidates:
         there = f"those that could be are {', '.join(candidates)}" if candidates else _nobody(host, view)
         raise Refusal("cannot_promote", f"node {request.node} cannot be its master: {there}")
@@ -129,7 +133,8 @@ def force_promote(host: MirrorHost, request: requests.ForcePromote) -> Steps:
         return found
     if is_lossy and not request.accept_loss:
         raise Refusal("would_lose", f"{_text(record)} would lose what only {_names(found['waits_for'])} has")
-    command = commands.ForcePromote(record.vhost, record.name, record.id, node)
+    force = True if view.waiver else UNSET
+    command = commands.ForcePromote(record.vhost, record.name, record.id, node, force)
     outcome = expect((yield Propose(command)))
     if isinstance(outcome.record, View):
         found |= {"node": outcome.record.master, "epoch": outcome.record.epoch}

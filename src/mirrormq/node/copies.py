@@ -28,6 +28,7 @@ from mirrormq.meta.records import View
 from mirrormq.meta.state import Outcome
 from mirrormq.meta.views import FIRST_EPOCH
 from mirrormq.mirror import frames
+from mirrormq.mirror.copy import Copy
 from mirrormq.mirror.diskcopy import DiskCopy
 from mirrormq.mirror.mirroredlog import MirroredLog
 from mirrormq.mirror.mirrors import Mirrors
@@ -39,9 +40,10 @@ from mirrormq.node.handover import HandOver
 from mirrormq.node.happenings import Counters
 from mirrormq.node.maintenance import Maintenance
 from mirrormq.node.mirrorpolicy import MirrorPolicy
-from mirrormq.node.peerframes import BULK
+from mirrormq.node.peerframes import BULK, BadFrame
 from mirrormq.node.removals import Removals
 from mirrormq.node.samples import Samples
+from mirrormq.node.waivers import WAIVERS, Waivers
 
 if TYPE_CHECKING:
     from mirrormq.node.node import Node
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 MIRRORING = bytes((frames.FAMILY,))
 GREETING = b"\xf9"
 _GREETING = struct.Struct("<cQ")
+FAMILIES = (MIRRORING, GREETING, WAIVERS)
+"""First octets of the frames that are served here."""
 
 Identity = tuple[str, str]
 
@@ -59,11 +63,15 @@ class Copies:
     mirrors_class: type[Mirrors] = Mirrors
     log_class: type[CopyLog] = CopyLog
     mirrored_class: type[MirroredLog] = MirroredLog
+    waivers_class: type[Waivers] = Waivers
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         self.start = node.membership.identity.start
         self.mirrors = self.mirrors_class(node.node_name, self.start, self, node.now)
+        self.waivers = self.waivers_class(node)
+        self.mirrors.is_held = self.waivers.is_held
+        self.mirrors.is_aside = self._takes_none
         self.policy = MirrorPolicy(node, self)
         self.chronicle = Chronicle(node, self)
         self.balancer = Balancer(node, self)
@@ -125,6 +133,7 @@ class Copies:
 
         Not so if this node ceases to be the master, or if the queue is new.
         """
+        self.waivers.view_put(view)
         copy = self.mirrors.copies.get(view.id)
         is_deposed = copy is not None and copy.master is not None and not self._is_led(view)
         if is_deposed or (copy is None and view.epoch == FIRST_EPOCH):
@@ -147,6 +156,16 @@ class Copies:
         """Does this node act as the master of a mirrored queue?"""
         copy = self.mirrors.copies.get(queue_id)
         return copy is not None and copy.master is not None
+
+    def _takes_none(self, copy: Copy) -> bool:
+        return self.is_aside(copy.id) or self._node.switch.detours.is_aside(copy.id)
+
+    def is_aside(self, queue_id: int) -> bool:
+        """Is this node the master of a queue, cut off, and unable to commit anything of it?"""
+        if not self._node.partition.spools or self._node.membership.has_lease():
+            return False
+        copy = self.mirrors.copies.get(queue_id)
+        return copy is not None and copy.master is not None and not self.waivers.covers(copy)
 
     def _is_led(self, view: View) -> bool:
         return view.is_led_by(self._node.node_name, self.start)
@@ -176,6 +195,7 @@ class Copies:
         """The queue is gone."""
         self._due.pop(view.identity, None)
         self.mirrors.drop(view.id)
+        self.waivers.left(view.id)
         self._strays.pop(view.log_id, None)
         if self._open.pop(view.log_id, None) is not None:
             self._node.forget_log(view.log_id)
@@ -199,6 +219,7 @@ class Copies:
         self._strays.pop(view.log_id, None)
         options = Options() if view.id in self.mirrors.copies else self.policy.options(view)
         copy = self.mirrors.view_changed(view, disk, self._node.now, options)
+        self.waivers.entered(view, copy)
         if copy.master is None:
             disk.resign()
 
@@ -208,6 +229,7 @@ class Copies:
             return
         self.mirrors.view_changed(view, disk, self._node.now)
         self.mirrors.drop(view.id)
+        self.waivers.left(view.id)
         disk.resign()
         self._strays[view.log_id] = self._node.now.mono
 
@@ -261,9 +283,8 @@ class Copies:
         return self._mirrored(record, disk)
 
     def _mirrored(self, record: records.Queue, disk: DiskCopy) -> MirroredLog:
-        log = disk.copy.log
-        has_lease = self._node.membership.has_lease
-        return self.mirrored_class(self.mirrors.copies[record.id], log, has_lease, log)
+        log, copy = disk.copy.log, self.mirrors.copies[record.id]
+        return self.mirrored_class(copy, log, lambda: self.waivers.may_act(copy), log)
 
     def fill(self, queue: Queue) -> None:
         """Make ready what the log holds, for a queue that is new here."""
@@ -332,9 +353,10 @@ class Copies:
 
     # --- links and frames -----------------------------------------------------------------------
 
-    def link_change(self, peer: str, is_up: bool) -> None:
+    def link_change(self, peer: str, is_up: bool, *, eof: bool = False) -> None:
         """A link came up or went down."""
         self._full.discard(peer)
+        self.waivers.link_change(peer, eof=eof)
         self.mirrors.link_down(peer, self._node.now)
         if is_up:
             self._node.effects.send(peer, BULK, _GREETING.pack(GREETING, self.start))
@@ -349,8 +371,11 @@ class Copies:
     def peer_frame(self, peer: str, payload: Data) -> None:
         """A frame of the protocol."""
         try:
-            self.mirrors.receive(peer, payload, self._node.now)
-        except frames.BadFrame as error:
+            if payload[:1] == WAIVERS:
+                self.waivers.peer_frame(peer, payload)
+            else:
+                self.mirrors.receive(peer, payload, self._node.now)
+        except (frames.BadFrame, BadFrame) as error:
             self._node.note(
                 "error", f"node '{peer}' sent a bad frame: {error}", peer=peer, event="link.bad_frame"
             )
@@ -469,6 +494,7 @@ class Copies:
         if self.mirrors.copies and now.mono >= self._tick_at:
             self._tick_at = now.mono + limits.mirror_tick_us
             self.mirrors.tick(now)
+            self.waivers.tick()
 
     @property
     def timer_at(self) -> int:

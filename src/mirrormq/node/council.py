@@ -30,7 +30,7 @@ from mirrormq.meta.commands import (
 from mirrormq.meta.records import Node
 from mirrormq.meta.state import Outcome
 from mirrormq.node import memberframes as mf
-from mirrormq.node.memberframes import Answer, Ask, Forget, Join, SetRole, Wish
+from mirrormq.node.memberframes import Answer, Ask, ForceForget, Forget, Join, SetRole, Wish
 
 if TYPE_CHECKING:
     from mirrormq.node.membership import Membership
@@ -137,7 +137,10 @@ class Council:
         """Another node has a wish, or passes one on."""
         membership = self._membership
         if membership.raft.is_leader:
-            membership.send(peer, mf.encode(self._look_at(ask.number, ask)))
+            # One that stood still may not lead any more, and the wish may be an old one that has long come
+            # true, and been followed by others. Whoever has it asks again.
+            if membership.holds_lease():
+                membership.send(peer, mf.encode(self._look_at(ask.number, ask)))
         elif not ask.is_relayed and membership.raft.leader in membership.links:
             self._number += 1
             self._relayed[self._number] = (peer, ask.number)
@@ -193,6 +196,10 @@ class Council:
             return Answer(number, True, f"node {name} is the last one of the cluster; reset it instead")
         if name != wish.by and name in membership.links:
             return Answer(number, True, f"node {name} is running: stop it first, or run leave_cluster there")
+        alone = views.waived_by(membership.state, name)
+        if alone and name != wish.by and not isinstance(wish, ForceForget):
+            text = f"node {name} may be serving {alone} queues where nobody sees it (partition mode ignore):"
+            return Answer(number, True, f"{text} see that it is down for good, then forget it with --force")
         if raft.config.find(name) is not None:
             if name == membership.name:
                 return self._hand_over(number)

@@ -46,6 +46,10 @@ class Forget(Struct, frozen=True, array_like=True, tag="forget"):
     by: _Name
 
 
+class ForceForget(Forget, frozen=True, array_like=True, tag="forget by force"):
+    """The same for a node that may be serving queues without a lease: what it did since is lost."""
+
+
 class SetRole(Struct, frozen=True, array_like=True, tag="role"):
     """A node shall vote, not vote, or be a witness."""
 
@@ -53,7 +57,7 @@ class SetRole(Struct, frozen=True, array_like=True, tag="role"):
     role: _Name
 
 
-Wish = Join | Forget | SetRole
+Wish = Join | Forget | ForceForget | SetRole
 
 
 class Ask(Struct, frozen=True, array_like=True, tag="ask"):

@@ -1,6 +1,6 @@
 """What a node's membership is told at its start, and what it asks of the node and of the machine."""
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -11,6 +11,9 @@ from mirrormq.cluster.etcd.agreement import EtcdOptions
 from mirrormq.cluster.etcd.api import Request
 from mirrormq.log.journal import Journal
 from mirrormq.meta.state import MetaState
+
+if TYPE_CHECKING:
+    from mirrormq.broker.connection import Connection
 
 
 class Contact(NamedTuple):
@@ -112,6 +115,7 @@ class Inside(Protocol):
     cluster_name: str
     settings: BrokerSettings
     journal: Journal
+    connections: "dict[int, Connection]"
 
     @property
     def state(self) -> MetaState:

@@ -8,7 +8,8 @@ Guarantees
 - No link is opened before this start is on disk, and nothing is proposed, unless this node is the only voter
   and has read every command there is: the number of a start is used once.
 - Clients are let in after the metadata holds everything committed before this start was recorded, and sent
-  away when this node has had no lease for `limits.pause_grace_us`. Then it waits, and comes back by itself.
+  away when this node has had no lease for `limits.pause_grace_us`, or treated otherwise (`partition`). Then
+  it waits, and comes back by itself.
 
 Phases: SEEKING (belongs to no cluster) -> WAITING (for a leader to record this start) -> ENTERING (its first
 command is on its way) -> READY <-> PAUSED (no majority is heard).
@@ -38,6 +39,7 @@ from mirrormq.node import memberframes as mf
 from mirrormq.node.council import FOREIGN, Council
 from mirrormq.node.memberframes import Answer, Ask, Belong, Join
 from mirrormq.node.memberport import ClusterOptions, Inside, MembershipEffects, Started
+from mirrormq.node.partition import Partition
 from mirrormq.node.peerframes import BULK, BadFrame
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class Membership:
         self.links: dict[str, bytes] = {}
         """The cluster of each node there is a link to; zeros if it belongs to none."""
         self.council = Council(self)
+        self.partition = Partition(self, node)
         self._first: Callable[[], list[Command]] = list
         self._identity_token = 0
         self._is_introduced = False
@@ -177,9 +180,10 @@ class Membership:
         Not by the lease alone: whoever was without one may have been called dead, and its queues have other
         masters. So it first has a return recorded: when that is applied, so is all that came before.
         """
-        return not self._is_lapsed and self._holds_lease()
+        return not self._is_lapsed and self.holds_lease()
 
-    def _holds_lease(self) -> bool:
+    def holds_lease(self) -> bool:
+        """Is there a lease, whether or not this node has returned to what was agreed on without it?"""
         return self.raft.lease_until(self.now.mono) > self.now.mono
 
     def waits_for(self) -> str:
@@ -188,7 +192,7 @@ class Membership:
         if self.phase == READY:
             return ""
         if self.phase == PAUSED:
-            return f"paused: {self._why_paused()}; linked with {heard}"
+            return f"paused: {self.why_paused()}; linked with {heard}"
         if self.phase != SEEKING:
             return f"waiting for a majority of the cluster; linked with {heard}"
         if self.options.join is not None:
@@ -363,7 +367,7 @@ class Membership:
         at = self.council.timer_at
         if self.links or self._has_company:
             at = min(at, self.raft.timer_at)
-            if self.phase == READY:
+            if self.phase == READY and not self.partition.is_cut:
                 at = min(at, self._lapse_at())
         return at
 
@@ -372,10 +376,11 @@ class Membership:
     @property
     def needs_pass(self) -> bool:
         """Is there work that another pass would go on with at once?"""
-        return self.is_due or self.metadata.needs_pass
+        return self.is_due or self.metadata.needs_pass or self.partition.has_more
 
     def end_pass(self) -> None:
         """Apply what is agreed on, and send what is to be sent."""
+        self.partition.step()
         if not self.is_due and not self.metadata.needs_pass:
             return
         self.is_due = False
@@ -556,20 +561,27 @@ class Membership:
         return max(self.raft.lease_until(self.now.mono), self._lease_seen) + limits.pause_grace_us
 
     def _look_at_lease(self, now: int) -> None:
-        if self._holds_lease():
+        if self.holds_lease():
             self._lease_seen = now
             if self.phase == PAUSED or (
                 self.phase == READY and self._is_lapsed and self._returning != self._lapses
             ):
                 self._return()
-        elif self.phase == READY and now >= self._lapse_at():
-            self.phase = PAUSED
-            why = self._why_paused()
-            self._node.note("warning", f"paused: {why}", event="node.paused")
-            self._effects.doors(is_open=False)
-            self._node.send_away(f"this node is paused: {why}")
+        elif self.phase in (READY, PAUSED) and (self.partition.is_cut or now >= self._lapse_at()):
+            self.partition.cut_off()
 
-    def _why_paused(self) -> str:
+    def pause(self) -> None:
+        """Let no clients in until the lease is back."""
+        self.phase = PAUSED
+        self._effects.doors(is_open=False)
+
+    def unpause(self) -> None:
+        """Let clients in although there is no lease: what this node does then is another matter."""
+        self.phase = READY
+        self._effects.doors(is_open=self.takes_clients)
+
+    def why_paused(self) -> str:
+        """Why there is no lease, for people."""
         is_stalled = self.raft.is_stalled(self.now.mono)
         return "its disk does not answer" if is_stalled else "a majority of the cluster is out of reach"
 
@@ -581,6 +593,7 @@ class Membership:
             """Everything that was agreed on without this node is applied."""
             if lapses == self._lapses:
                 self._is_lapsed = False
+            self.partition.healed()
             if is_paused:
                 self._node.note("info", "resumed: the cluster is in reach again", event="node.resumed")
                 self._open(outcome)

@@ -248,12 +248,22 @@ class MirrorPolicy:
         self._copies.mirrors.set_options(view.id, options)
         step = self._next_step(record, view, found)
         if step is None:
+            self._waive(record, view, found)
             return
         if step.change == "transfer":
             self._copies.mirrors.transfer(view.id, step.node, self._node.now)
         else:
             start = step.start or self._start_of(view, step.node)
             self._ask(self.command(view, Change(view.id, view.epoch, step.change, step.node, start)))
+
+    def _waive(self, record: records.Queue, view: View, found: Mirroring) -> None:
+        """Have it said, or not any more, that the master may act without a lease."""
+        copy = self._copies.mirrors.copies.get(view.id)
+        losses = [mirroring.may_lose(found, is_stopped=is_stopped) for is_stopped in (False, True)]
+        may = record.durable and not any(losses)
+        change = self._copies.waivers.wanted(view, copy, may=may)
+        if change:
+            self._ask(self.command(view, Change(view.id, view.epoch, change, "", 0)))
 
     def _while_moving(self, options: Options, found: Mirroring) -> Options:
         """Where the queue goes it is needed in full; one that nobody limits is not copied at full speed."""

@@ -44,7 +44,7 @@ from mirrormq.node.bulk import BulkConnection
 from mirrormq.node.bulkservice import BulkService
 from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.confirms import Confirms
-from mirrormq.node.copies import GREETING, MIRRORING, Copies
+from mirrormq.node.copies import FAMILIES, GREETING, Copies
 from mirrormq.node.effects import Effects
 from mirrormq.node.etcdmember import EtcdMembership
 from mirrormq.node.logins import AMQP, LoginDone, Logins
@@ -90,8 +90,10 @@ class Node:
         self._clock = ClockWatch(now, lambda text: self.note("warning", text, event="clock.jumped"))
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
-        kind = EtcdMembership if cluster is not None and cluster.etcd is not None else Membership
-        self.membership: Membership = kind(self, self.effects, self._next_token, cluster or ClusterOptions())
+        cluster = cluster or ClusterOptions()
+        kind = EtcdMembership if cluster.etcd is not None else Membership
+        self.membership: Membership = kind(self, self.effects, self._next_token, cluster)
+        self.partition = self.membership.partition
         self._disk: Disk | None = None
         """To read queues from, until that is done."""
         fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000
@@ -237,7 +239,7 @@ class Node:
         self.bulk.link_down(peer)
         self._greetings.pop(peer, None)
         if self.copies is not None:
-            self.copies.link_change(peer, is_up)
+            self.copies.link_change(peer, is_up, eof=eof)
 
     def peer_frame(self, now: Now, peer: str, payload: bytes | memoryview) -> None:
         """Another node sent a frame; nothing refers to `payload` afterwards."""
@@ -249,7 +251,7 @@ class Node:
             self.news.peer_frame(peer, payload)
         elif family == inquiry.FIRST:
             self.inquiries.peer_frame(peer, payload)
-        elif family in (MIRRORING, GREETING):
+        elif family in FAMILIES:
             self._copies_frame(peer, payload)
         elif peer in self.membership.links:
             self.membership.frame(peer, payload)

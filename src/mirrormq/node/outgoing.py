@@ -19,6 +19,7 @@ from mirrormq.node import peerframes
 
 if TYPE_CHECKING:
     from mirrormq.node.remotequeue import RemoteQueue
+    from mirrormq.node.spool import Place
 
 
 class RemoteLog:
@@ -45,7 +46,8 @@ _OWED_BYTES = 256
 class Owed:
     """A block of publishes that the master has not reported."""
 
-    __slots__ = ("at", "block", "first", "last", "owners", "sent_to", "size", "was_mirrored")
+    __slots__ = ("at", "block", "first", "is_read", "last", "owners", "place", "sent_to", "size",
+                 "was_mirrored")  # fmt: skip
 
     def __init__(self, first: int, last: int, block: bytes, owners: bytes | None, at: int) -> None:
         self.first = first
@@ -59,6 +61,20 @@ class Owed:
         """The master's process it was sent to first."""
         self.was_mirrored = False
         """Was the queue mirrored then?"""
+        self.place: Place | None = None
+        """Where the block lies on disk, if it is not in memory."""
+        self.is_read = False
+        """Is it being read from there?"""
+
+    def unload(self) -> None:
+        """The block is on disk."""
+        self.size -= len(self.block)
+        self.block = b""
+
+    def load(self, block: bytes) -> None:
+        """The block is here again."""
+        self.block = block
+        self.size += len(block)
 
     def owner(self, number: int) -> tuple[int, int]:
         """Channel and publish number behind a number of the stream; (0, 0) if nobody waits."""
@@ -90,8 +106,18 @@ class Outgoing:
         return not self._owed
 
     @property
+    def has_unsent(self) -> bool:
+        """Is something not on its way?"""
+        return bool(self._unsent)
+
+    @property
+    def can_send(self) -> bool:
+        """Is the next block here?"""
+        return bool(self._unsent) and self._unsent[0].place is None
+
+    @property
     def size(self) -> int:
-        """Bytes owed."""
+        """Bytes owed, as far as they are in memory."""
         return sum(owed.size for owed in self._owed)
 
     # --- sending ---
@@ -111,7 +137,11 @@ class Outgoing:
         self.log.end = self._queue.switch.sent[self._queue.record.id] = owed.last
         self._owed.append(owed)
         self._unsent.append(owed)
-        self._queue.link.owed_bytes += owed.size
+        link = self._queue.link
+        is_waiting = self._host.partition.spools and not self._queue.is_open
+        if is_waiting and link.owed_bytes > limits.spool_memory_bytes:
+            self._queue.switch.spool.keep(owed)
+        link.owed_bytes += owed.size
         self._queue.link.active[self._queue] = None
 
     def _send(self) -> None:
@@ -121,11 +151,24 @@ class Outgoing:
                 self._session = link.session
                 base = self._owed[0].first - 1
                 link.publish(peerframes.encode(peerframes.Open(self._queue.record.id, base)))
+            if self._unsent[0].place is not None:
+                self._fetch(self._unsent[0])
+                return
             owed = self._unsent.popleft()
             is_resent = owed.sent_to not in (0, link.pid) and self._queue.may_be_known(owed.was_mirrored)
             if not owed.sent_to:
                 owed.sent_to, owed.was_mirrored = link.pid, self._queue.is_mirrored
             link.publish(self._frame(owed, is_resent=is_resent))
+
+    def _fetch(self, owed: Owed) -> None:
+        """The next block is on disk: read it, unless so much is under way that it would only wait here."""
+
+        def here() -> None:
+            self._queue.link.owed_bytes += len(owed.block)
+            self._queue.core.touch()
+
+        if not self._queue.link.is_over:
+            self._queue.switch.spool.fetch(owed, here)
 
     def _frame(self, owed: Owed, *, is_resent: bool) -> bytes:
         return peerframes.publish(
@@ -157,12 +200,15 @@ class Outgoing:
         while self._owed and self._owed[0].last <= done:
             self._drop_first()
         self.log.durable = max(self.log.durable, done)
+        if self._unsent and self._unsent[0].place is not None:
+            self._queue.core.touch()
 
     def _drop_first(self) -> Owed:
         owed = self._owed.popleft()
         if self._unsent and self._unsent[0] is owed:
             self._unsent.popleft()
         self._queue.link.owed_bytes -= owed.size
+        self._queue.switch.spool.drop(owed)
         return owed
 
     def _refuse(self, number: int) -> None:
@@ -179,6 +225,8 @@ class Outgoing:
     def give_up(self) -> None:
         """The master was away for too long: refuse what waited longest. It may have taken some of it."""
         before = self._host.now.mono - limits.publish_timeout_us
+        if self._host.partition.patient_since > before:
+            return
         given_up = 0
         while self._owed and self._owed[0].at <= before:
             owed = self._drop_first()

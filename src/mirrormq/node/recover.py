@@ -29,6 +29,7 @@ def recover_queues(node: "Node", disk: Disk, copies: "Copies") -> None:
     }
     for log_id, log in copies.recovered().items():
         owners[log_id] = Owner(f"a mirrored queue (log {log_id})", None, log)
+    node.switch.spool.clear(disk)
     recovery = Recovery(disk, owners)
     found = recovery.run()
     node.journal.start(found.next_serial, found.serials, found.previous_end, node.logs.values())

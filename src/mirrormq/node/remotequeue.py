@@ -238,7 +238,8 @@ class RemoteQueue:
     def _is_away(self) -> bool:
         """Is the master out of reach for longer than a link needs to come back, or a queue to get another?"""
         grace = limits.failover_grace_us if self.since else limits.link_grace_us
-        return not self.is_open and self.host.now.mono - max(self.link.down_at, self._moved_at) >= grace
+        since = max(self.link.down_at, self._moved_at, self.host.partition.patient_since)
+        return not self.is_open and self.host.now.mono - since >= grace
 
     # --- requests -------------------------------------------------------------------------------
 

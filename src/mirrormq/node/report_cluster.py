@@ -71,6 +71,8 @@ class View(NamedTuple):
     level: int = FEATURE_LEVEL
     coordinator: str = RAFT
     """What the nodes agree by."""
+    partition: Row = {}  # noqa: RUF012
+    """Which side of a partition this node is on, and what it does there."""
 
 
 class ClusterSource(Source, Protocol):
@@ -96,6 +98,7 @@ def view_of(source: ClusterSource, listeners: Sequence[Row]) -> View:
         membership.phase == PAUSED,
         source.state.level,
         RAFT if isinstance(membership.raft, Raft) else ETCD,
+        membership.partition.status(),
     )
 
 
@@ -137,6 +140,7 @@ def node_details(source: ClusterSource, facts: Mapping[str, Any]) -> Row:
         "name": source.node_name,
         "running": True,
         "paused": source.membership.phase == PAUSED,
+        "partition": source.membership.partition.status(),
         "lease": {"held": source.membership.has_lease()},
         "cluster_links": [{"name": name} for name in source.news.live() if name != source.node_name],
         "masters": masters,
@@ -201,6 +205,7 @@ def cluster_status(view: View) -> Row:
         ],
         # A node that is cut off sees all others gone at once; of single ones nobody can tell.
         "partitions": {view.node: unheard} if view.is_paused else {},
+        "partition": dict(view.partition),
         "paused": view.is_paused,
         "maintenance_status": {
             member.name: DRAINED if member.is_drained else NOT_DRAINED for member in members

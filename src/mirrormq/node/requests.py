@@ -499,9 +499,25 @@ class DropCursor(Request, frozen=True, kw_only=True, tag="drop_cursor"):
 
 
 class ForgetClusterNode(Request, frozen=True, kw_only=True, tag="forget_cluster_node"):
-    """Remove a node that is gone for good from the cluster."""
+    """Remove a node that is gone for good from the cluster.
+
+    `force`: although it may be serving queues where nobody sees it.
+    """
 
     node: str
+    force: bool = False
+
+
+class SetPartitionHandling(Request, frozen=True, kw_only=True, tag="set_partition_handling"):
+    """Choose what this node does while it is cut off from the majority, until its process starts again."""
+
+    mode: str
+    nodes: tuple[str, ...] | None = None
+    """With `pause_if_all_down`: the nodes of which one must be in reach; as they were if not given."""
+
+
+class PartitionHandling(Request, frozen=True, kw_only=True, tag="partition_handling"):
+    """Which side of a partition is this node on, and what does it do there?"""
 
 
 class LeaveCluster(Request, frozen=True, kw_only=True, tag="leave_cluster"):

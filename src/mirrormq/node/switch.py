@@ -34,13 +34,17 @@ from mirrormq.node.peerframes import Answer, BadFrame, Hello, Ready, Sync
 from mirrormq.node.peerlink import PeerLink
 from mirrormq.node.promotions import Promotions
 from mirrormq.node.remotequeue import RemoteQueue
+from mirrormq.node.spool import Detours, Spool
 from mirrormq.node.stream import Stream, make_pid
 
 if TYPE_CHECKING:
     from mirrormq.broker.vhost import VHost
+    from mirrormq.node.copies import Copies
+    from mirrormq.node.effects import Effects
     from mirrormq.node.inlet import Inlet
     from mirrormq.node.membership import Membership
     from mirrormq.node.outlet import Outlet
+    from mirrormq.node.partition import Partition
 
 
 class PeerEffects(Protocol):
@@ -59,6 +63,9 @@ class NodePort(Host, Protocol):
     """The node, as forwarding sees it."""
 
     membership: "Membership"
+    copies: "Copies | None"
+    partition: "Partition"
+    effects: "Effects"
 
     @property
     def is_alone(self) -> bool:
@@ -99,6 +106,9 @@ class Switch:
         self.remotes: dict[int, RemoteQueue] = {}
         """Queues mastered elsewhere, by id."""
         self.promotions = Promotions(self)
+        self.spool = Spool(node.effects, node.read)
+        self.detours = Detours(self)
+        node.partition.detours = self.detours
         self._settling: list[tuple[Queue, int, Callable[[], None]]] = []
         """Who waits for what has left a queue, up to a position of its log, to have left it everywhere."""
         self._has_lease = False
@@ -453,7 +463,7 @@ class Switch:
     @property
     def needs_pass(self) -> bool:
         """Is something left for the next pass?"""
-        return bool(self._own or self._dropped or self.promotions.needs_pass)
+        return bool(self._own or self._dropped or self.promotions.needs_pass or self.detours.needs_pass)
 
     def begin_pass(self) -> None:
         """Before the queues get their turns."""
@@ -467,6 +477,7 @@ class Switch:
             dropped, self._dropped = self._dropped, set()
             masterside.forget(self, dropped)
         self.serve_own()
+        self.detours.step()
         if self.waiting:
             waiting, self.waiting = self.waiting, {}
             for inlet in waiting:

@@ -99,6 +99,8 @@ class Wishes:
         if self._queue.is_open:
             self.go_on()
             return
+        if self._queue.host.partition.patient_since > now - limits.failover_grace_us:
+            return
         over = [wish for wish in self._waiting if wish.until <= now]
         self._waiting = [wish for wish in self._waiting if wish.until > now]
         for wish in over:

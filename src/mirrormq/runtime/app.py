@@ -362,6 +362,8 @@ class App:
             argon2_cost=(settings.argon2_memory_kib, settings.argon2_passes, settings.argon2_lanes),
             queue_master_locator=settings.queue_master_locator,
             ha_defaults=settings.ha_defaults,
+            partition_handling=settings.partition_handling,
+            partition_nodes=settings.partition_nodes,
             events=settings.events,
             samples=settings.samples,
             rebalance=settings.rebalance,

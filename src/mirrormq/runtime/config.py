@@ -19,6 +19,7 @@ import msgspec
 from mirrormq.base import limits
 from mirrormq.meta.policy import problems
 from mirrormq.meta.records import Policy
+from mirrormq.node import partition
 from mirrormq.runtime import policies
 from mirrormq.runtime.faults import ConfigError
 from mirrormq.runtime.names import IGNORED, MAY_BE_EMPTY, NAMES, OUTSIDE, REFUSED, SERVICE_LINKS, Name, Shape
@@ -338,6 +339,10 @@ def _check_admin_tls(settings: Settings) -> None:
 def _check_cluster(settings: Settings) -> None:
     """Refuse a list of nodes that cannot form one cluster."""
     listed = settings.cluster_nodes
+    try:
+        partition.check_nodes(settings.partition_handling, settings.partition_nodes)
+    except ValueError as error:
+        raise ConfigError(f"cluster_partition_handling: {error}.") from None
     if len(listed) > limits.raft_members_max:
         raise ConfigError(f"cluster_nodes lists {len(listed)} nodes; {limits.raft_members_max} is the most.")
     for place, peer in enumerate(listed):

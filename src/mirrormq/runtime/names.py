@@ -187,7 +187,23 @@ NAMES: tuple[Name, ...] = (
         "cluster_partition_handling",
         "partition_handling",
         v.partition_handling,
-        "what a node does that is cut off from the majority: pause_minority = serve nobody until it is back",
+        "what a node does that is cut off from the majority: pause_minority = serve nobody until it is back,"
+        " stop_processing = keep clients waiting, ignore = go on where that is safe, pause_if_all_down ="
+        " pause if none of some nodes is in reach",
+        also=("cluster_partition_handling.mode",),
+    ),
+    Name(
+        "cluster_partition_handling.pause_if_all_down.nodes",
+        "partition_nodes",
+        v.node_name,
+        "with pause_if_all_down: nodes of which one must be in reach",
+        Shape.LIST,
+    ),
+    Name(
+        "cluster_partition_handling.pause_if_all_down.recover",
+        "",
+        v.partition_recover,
+        "what a node does while one is: ignore",
     ),
     Name(
         "death_certificate",
@@ -560,10 +576,6 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("management.listener.ssl_opts.*", "give the same as management.ssl.*"),
     ("definitions.https.*", "definitions are read from a local file: load_definitions = FILE"),
     ("definitions.tls.*", "definitions are read from a local file: load_definitions = FILE"),
-    (
-        "cluster_partition_handling.*",
-        "pause_if_all_down comes in a later version; this one knows pause_minority (or pause), the default",
-    ),
     ("node.role", "a mirror node is not supported yet"),
 )
 """Patterns of keys that may not be passed over in silence, and why."""

@@ -131,6 +131,7 @@ class Settings:
     """What the nodes agree by: `raft`, which they bring along, or `etcd`."""
     etcd: EtcdSettings = EtcdSettings()
     partition_handling: str = "pause_minority"
+    partition_nodes: tuple[str, ...] = ()
     death_certificate: bool = True
     listen: tuple[Address, ...] = (Address("", 5672),)
     listen_tls: tuple[Address, ...] = ()

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from mirrormq.node import partition
+
 Value = str | int | float | bool
 Reader = Callable[[Value], object]
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -274,18 +276,16 @@ def rebalance_strategy(value: Value) -> str:
     return choice(*known)(_STRATEGIES.get(str(value), value))
 
 
-LATER_HANDLINGS = ("autoheal", "ignore", "pause_if_all_down")
-"""What RabbitMQ also does in a partition, and MirrorMQ will."""
-
-
 def partition_handling(value: Value) -> str:
-    """What a node does that is cut off from the majority; `pause` is short for `pause_minority`."""
-    if value in {"pause_minority", "pause"}:
-        return "pause_minority"
-    known = "this version knows pause_minority (or pause), the default"
-    if value in LATER_HANDLINGS:
-        raise ValueError(f"{value} comes in a later version; {known}")
-    raise ValueError(f"{known}, and not {value!r}; {', '.join(LATER_HANDLINGS)} come in a later version")
+    """What a node does that is cut off from the majority."""
+    return partition.chosen(value)
+
+
+def partition_recover(value: Value) -> str:
+    """What pause_if_all_down does while a node it names is in reach: the same as ignore."""
+    if value != partition.IGNORE:
+        raise ValueError(f"{value!r} is not known: write ignore, or leave this key out")
+    return str(value)
 
 
 def discovery_backend(value: Value) -> str:

@@ -16,11 +16,13 @@ from itertools import count
 
 from mirrormq.cluster.raft.raft import Raft
 from mirrormq.node.node import Node
+from mirrormq.node.partition import MODES, PAUSE_MINORITY
 from mirrormq.sim import campaign, clusterplanted, haplanted, mirrorplanted, raftplanted, sinkplanted
 from mirrormq.sim.client import Stats
 from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
 from mirrormq.sim.etcdworld import EtcdWorld
+from mirrormq.sim.haworld import ANY_MODE
 from mirrormq.sim.metaworld import MetaStats, MetaWorld
 from mirrormq.sim.mirrorworld import MirrorStats, MirrorWorld
 from mirrormq.sim.planted import PLANTED
@@ -131,7 +133,7 @@ def _run_sink(options: argparse.Namespace) -> int:
 
 def _run_ha(options: argparse.Namespace) -> int:
     total, failed = campaign.Total(), 0
-    for found in campaign.run(_seeds(options), options.planted or "", options.jobs):
+    for found in campaign.run(_seeds(options), options.planted or "", options.jobs, options.mode):
         total.add(found)
         if found.problem:
             failed += 1
@@ -196,6 +198,12 @@ def _parser() -> argparse.ArgumentParser:
         "--log", choices=["disk", "memory"], default="disk", help="mirror: the shipped logs, or stand-ins"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes (world ha)")
+    parser.add_argument(
+        "--mode",
+        choices=[*MODES, ANY_MODE],
+        default=PAUSE_MINORITY,
+        help="ha: what nodes do that are cut off; any: one that the seed chooses",
+    )
     parser.add_argument("--keep-going", action="store_true", help="ha: go on if a seed fails")
     parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")
     parser.add_argument("--shipped-limits", action="store_true", help="do not shrink files and windows")

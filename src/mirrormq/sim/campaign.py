@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.pool import AsyncResult
 
+from mirrormq.node.partition import PAUSE_MINORITY
 from mirrormq.sim.hafaults import CONFIRMS, FAULTS
 from mirrormq.sim.haplanted import PLANTED
-from mirrormq.sim.haworld import HaWorld
+from mirrormq.sim.haworld import HaWorld, WatchedNode
 
 TRACE_LINES = 60
 
@@ -57,9 +58,9 @@ class Total:
         )
 
 
-def run_seed(seed: int, planted: str = "") -> Found:
+def run_seed(seed: int, planted: str = "", mode: str = PAUSE_MINORITY) -> Found:
     """Run one seed, with a bug if one is named."""
-    world = HaWorld(seed, make_node=PLANTED[planted]) if planted else HaWorld(seed)
+    world = HaWorld(seed, make_node=PLANTED.get(planted, WatchedNode), mode=mode)
     problem = ""
     try:
         world.run()
@@ -70,16 +71,16 @@ def run_seed(seed: int, planted: str = "") -> Found:
     return Found(seed, problem, world.digest, vars(world.stats), list(world.trace)[-TRACE_LINES:])
 
 
-def run(seeds: Iterable[int], planted: str, jobs: int) -> Iterator[Found]:
+def run(seeds: Iterable[int], planted: str, jobs: int, mode: str = PAUSE_MINORITY) -> Iterator[Found]:
     """Run seeds, in several processes if more than one is asked for."""
     if jobs == 1:
-        yield from (run_seed(seed, planted) for seed in seeds)
+        yield from (run_seed(seed, planted, mode) for seed in seeds)
         return
     # Each process ends after some seeds, and takes with it what a node that raised has left behind.
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
         under_way = deque[AsyncResult[Found]]()
         for seed in seeds:
-            under_way.append(pool.apply_async(run_seed, (seed, planted)))
+            under_way.append(pool.apply_async(run_seed, (seed, planted, mode)))
             if len(under_way) > 2 * jobs:
                 yield under_way.popleft().get()
         while under_way:

@@ -22,6 +22,8 @@ RETRY_US = SECOND
 class Faults:
     """Draws faults for a world and undoes them."""
 
+    forget_class: type[Forget] = Forget
+
     periods = (300_000, 1_000_000, 3_000_000)
     """Mean time between two faults."""
 
@@ -347,7 +349,7 @@ class Faults:
             self.world.lose_queues(node.name)
             return True
 
-        self.world.insist(Forget(node.name, "n0"), done, is_wanted)
+        self.world.insist(self.forget_class(node.name, "n0"), done, is_wanted)
 
     def _join(self, node: SimNode) -> None:
         """Let a node in again, on an empty folder."""

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now, Peer
-from mirrormq.broker.host import BrokerSettings
 from mirrormq.cluster.identity import Identity
 from mirrormq.cluster.raft.raft import Options, Raft
 from mirrormq.meta.codec import encode_records
@@ -171,7 +170,7 @@ class SimNode:
         node = world.make_node(
             self.now,
             name=self.name,
-            settings=BrokerSettings(),
+            settings=world.settings,
             rng=rng,
             cluster=replace(self.options, known=self.known),
         )

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
+from mirrormq.broker.host import BrokerSettings
 from mirrormq.cluster.raft.membership import VOTER
 from mirrormq.node.memberframes import Answer, Forget, SetRole, Wish
 from mirrormq.node.memberport import ClusterOptions, Contact
@@ -78,6 +79,8 @@ class ClusterWorld(Timeline):
     client_class: type[Client] = Client
     history_class: type[History] = History
     checker_class: type[ClusterChecker] = ClusterChecker
+    settings = BrokerSettings()
+    """Those of all nodes."""
     queues: Iterable[str] = LOCATORS
     """The names of the queues that clients use."""
     seconds = (15, 40)

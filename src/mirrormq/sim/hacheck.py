@@ -218,6 +218,8 @@ class MirrorChecker:
             if facts is None or not isinstance(log, MirroredLog) or log.copy.view is None:
                 continue
             view = log.copy.view
+            if not node.node.membership.has_lease() and log.deliverable:
+                self._world.stats.waived += 1
             if isinstance(view, View) and view.since != facts.delivering and log.deliverable:
                 since = view.since
                 if since < facts.delivering:
@@ -234,6 +236,11 @@ class MirrorChecker:
             raise Violation(f"I19: {node.name} has asked for {mirrors.proposals} views at once")
         if len(mirrors._early) > limits.mirror_early_max:
             raise Violation(f"I19: {node.name} keeps what was said about {len(mirrors._early)} queues")
+        assert node.node is not None
+        kept = node.node.switch.spool.bytes
+        self._world.stats.spooled += kept > 0
+        if kept > limits.spool_bytes_max:
+            raise Violation(f"I19: {node.name} keeps {kept} bytes of publishes on disk")
         largest = self._world.largest_batch
         for peer, link in mirrors._links.items():
             if link.waiting_bytes > 2 * limits.mirror_frame_bytes + 2 * largest:

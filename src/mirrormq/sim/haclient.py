@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from mirrormq.node.partition import SERVING
 from mirrormq.sim.clusterclient import Client
 from mirrormq.sim.clusterhistory import DELETE, EMPTY, PUT, Sent, queue_key
 from mirrormq.sim.hahistory import DYING, LETTERS, HaSent
@@ -95,6 +96,17 @@ class HaClient(Client):
         return self.pending is not None or bool(self._unconfirmed)
 
     # --- what it does ---
+
+    def act(self) -> None:
+        """Do one thing, if nothing is waited for. On a node that goes on although it is cut off most other
+        things than publishes, deliveries and what becomes of them would wait until it is healed.
+        """
+        node = self.home.node
+        is_cut = node is not None and node.partition.reaction == SERVING
+        if is_cut and self.pending is None and self.world.rng.random() < 0.9:
+            self.world.rng.choice((self._publish, self._publish, self._settle))()
+        else:
+            super().act()
 
     def _message(self, number: int, queue: str) -> Sent:
         rng = self.world.rng

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from mirrormq.base.types import Now
 from mirrormq.meta.records import View
+from mirrormq.node.memberframes import ForceForget
 from mirrormq.node.node import Node
+from mirrormq.node.partition import IGNORE, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY, SERVING
 from mirrormq.sim.clusterfaults import Faults
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.haclient import BRIEF, PLAIN, SPECS
@@ -33,6 +35,8 @@ class HaFaults(Faults):
 
     def __init__(self, world: "HaWorld") -> None:
         self.ha = world
+        if world.settings.partition_handling in (IGNORE, PAUSE_IF_ALL_DOWN):
+            self.forget_class = ForceForget  # the operator of a node that is gone knows that it is
         self._stopping: dict[SimNode, int] = {}
         """Nodes on their way out, and the lives that end so."""
         super().__init__(world)
@@ -57,6 +61,14 @@ class HaFaults(Faults):
 
     def run(self, duration: int) -> None:
         """Faults for a while, and until there were enough."""
+        if self.ha.settings.partition_handling != PAUSE_MINORITY:
+            self._split()
+            self.world.run_for(self.rng.randrange(7 * SECOND, 9 * SECOND))
+            for node in self.world.nodes.values():
+                if node.node is not None and node.node.partition.reaction == SERVING and node.is_open:
+                    for _ in range(2):  # those from before may be waiting for something
+                        self.world.connect(node)
+            self.world.run_for(self.rng.randrange(2 * SECOND, 5 * SECOND))
         super().run(duration)
         end = self.world.now + LONGER_US
         while self.world.now < end and self.world.stats.faults < FAULTS:
@@ -144,6 +156,26 @@ class HaFaults(Faults):
         )
         self._cut_ways(ways)
         return True
+
+    def _split(self) -> None:
+        """Part a minority from the others for longer than a mode waits, often with all copies of a queue."""
+        names, view = sorted(self.world.nodes), self._view()
+        most = len(names) // 2
+        inside = self.rng.sample(names, self.rng.randrange(1, most + 1))
+        members = [entry.node for entry in view.members] if view is not None else []
+        if 0 < len(members) <= most and self.rng.random() < 0.7:
+            inside = members
+        others = [name for name in names if name not in inside]
+        ways = [(one, other) for one in inside for other in others]
+        if self.rng.random() < 0.3:
+            # Not from all of them: a master that has its mirrors, and not the leader.
+            ways = [way for way in ways if way[1] != others[0]]
+        ways += [(other, one) for one, other in ways]
+        links = self.world.links
+        links.cut_ways(ways)
+        self.world.say(f"split {ways}")
+        self.world.stats.faults += 1
+        self._later(self.rng.randrange(10 * SECOND, 20 * SECOND), lambda: links.mend(ways))
 
     def _stop(self) -> bool:
         """A process stops in good order: it sends its clients away, gives its queues to others and ends."""

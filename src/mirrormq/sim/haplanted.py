@@ -7,11 +7,13 @@ random slice must find.
 from typing import Any
 
 from mirrormq.base.types import Seq
+from mirrormq.mirror.copy import Copy
 from mirrormq.mirror.master import Master
 from mirrormq.mirror.mirroredlog import MirroredLog
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.node.membership import Membership
 from mirrormq.node.node import Node
+from mirrormq.node.waivers import Waivers
 from mirrormq.sim import clusterplanted, mirrorplanted
 from mirrormq.sim.haworld import WatchedCopies, WatchedNode
 
@@ -62,7 +64,7 @@ class _ProudLog(MirroredLog):
 
 
 class _BoldMembership(Membership):
-    def _holds_lease(self) -> bool:
+    def holds_lease(self) -> bool:
         return True
 
 
@@ -78,6 +80,38 @@ class _TakesTwice(clusterplanted.TakesTwice, WatchedNode):
     """Takes publishes of other nodes again when they are sent again."""
 
 
+class _NeedsNoGrants(Waivers):
+    """A master cut off goes on although others may be masters by now."""
+
+    def _is_granted(self, peer: str, now: int) -> bool:  # noqa: ARG002
+        return True
+
+
+class _HoldsNobody(Waivers):
+    """A new master acts although it has let the one before act without a lease."""
+
+    def is_held(self, copy: Copy) -> bool:  # noqa: ARG002
+        return False
+
+
+def _with_waivers(waivers: type[Waivers]) -> type[Node]:
+    """A node that grants and takes waivers wrongly."""
+
+    class WrongCopies(WatchedCopies):
+        waivers_class = waivers
+
+    class WrongNode(WatchedNode):
+        copies_class = WrongCopies
+
+    return WrongNode
+
+
+WAIVED: dict[str, type[Node]] = {
+    "waiver-without-grants": _with_waivers(_NeedsNoGrants),
+    "waiver-not-waited-for": _with_waivers(_HoldsNobody),
+}
+"""Those that show in partition mode `ignore` only."""
+
 PLANTED: dict[str, type[Node]] = {
     "confirmed-without-mirrors": _with_mirrors(_LonelyMirrors),
     "flush-not-awaited": _with_mirrors(mirrorplanted.ReportsBeforeFlush.mirrors_class),
@@ -87,4 +121,5 @@ PLANTED: dict[str, type[Node]] = {
     "deposed-master-confirms": _with_log(_ProudLog),
     "lease-not-needed": _IgnoresLease,
     "resend-taken-twice": _TakesTwice,
+    **WAIVED,
 }

@@ -5,11 +5,13 @@ Guarantee: the same seed gives the same run. Everything a client may rely on is 
 one more master is killed, and every confirmed message is taken out of its queue by a client.
 """
 
+import random
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
 from mirrormq.base.types import Now
+from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import mirroring
 from mirrormq.meta.commands import SetPolicy
 from mirrormq.meta.records import FORGOTTEN, Policy, Queue, View
@@ -17,6 +19,7 @@ from mirrormq.meta.state import MetaState
 from mirrormq.node.copies import Copies
 from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
+from mirrormq.node.partition import IGNORE, MODES, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.clusterworld import MORE_LIMITS, ClusterStats, ClusterWorld, small_limits
 from mirrormq.sim.hacheck import MirrorChecker
@@ -43,8 +46,16 @@ HA_LIMITS = {
     "recovery_wait_us": (5 * SECOND, 30 * SECOND),
     "ask_us_max": (3 * SECOND // 2,) * 9 + (15 * SECOND,),
 }
+SPOOL_LIMITS = {
+    "spool_memory_bytes": (0, 500, 20_000),
+    "spool_bytes_max": (3_000, 100_000, 1 << 20),
+    "spool_file_bytes": (1, 2_000, 100_000),
+}
+"""With partition modes that keep publishes on disk."""
 LARGEST_BATCH = 256 * 1024
 HEAL_US = 240 * SECOND
+ANY_MODE = "any"
+MODE_SECONDS = (2, 10)
 
 
 @dataclass
@@ -57,6 +68,10 @@ class HaStats(ClusterStats):
     losses: int = 0
     unseen: int = 0
     """Confirms of queues that had no view."""
+    waived: int = 0
+    """Passes after which a queue could be delivered from without a lease."""
+    spooled: int = 0
+    """Passes after which publishes lay in a spool."""
 
 
 class WatchedCopies(Copies):
@@ -82,13 +97,27 @@ class HaWorld(ClusterWorld):
     largest_batch = LARGEST_BATCH
 
     def __init__(
-        self, seed: int, *, make_node: type[Node] = WatchedNode, size: int = 0, listed: bool | None = None
+        self,
+        seed: int,
+        *,
+        make_node: type[Node] = WatchedNode,
+        size: int = 0,
+        listed: bool | None = None,
+        mode: str = PAUSE_MINORITY,
     ) -> None:
+        """`mode`: what nodes do that are cut off; ANY_MODE: one that the seed chooses."""
         super().__init__(seed, make_node=make_node, size=size, listed=listed)
+        if mode == ANY_MODE:
+            # By a generator of its own: with one mode for all a seed does what it always did.
+            mode = random.Random(f"mode {seed}").choice(MODES)
+        named = tuple(self.nodes)[:2] if mode == PAUSE_IF_ALL_DOWN else ()
+        self.settings = BrokerSettings(partition_handling=mode, partition_nodes=named)
         self.stats: HaStats = HaStats()
         self.ha_history = cast("HaHistory", self.history)
         self.mirrors = MirrorChecker(self)
         self.seconds = self.rng.choice(self.lengths)
+        if mode != PAUSE_MINORITY:
+            self.seconds = MODE_SECONDS  # long enough for a mode to begin, and for something to wait
         self.is_risky = self.rng.random() < 0.3
         self.policies: dict[str, dict[str, Any]] = {}
         """What operators want."""
@@ -104,7 +133,8 @@ class HaWorld(ClusterWorld):
 
     def small_limits(self) -> AbstractContextManager[None]:
         """Run with small bounds, so that a short run passes them often."""
-        return small_limits(self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS, **HA_LIMITS})
+        more = SPOOL_LIMITS if self.settings.partition_handling in (IGNORE, PAUSE_IF_ALL_DOWN) else {}
+        return small_limits(self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS, **HA_LIMITS, **more})
 
     # --- nodes ---
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from mirrormq.broker.admission import Admissions
 from mirrormq.broker.confirm import Barrier
+from tests.support.fakehost import NotCutOff
 
 
 def log(end: int, confirmable: int, *, is_over: bool = False) -> Any:
@@ -12,7 +13,8 @@ def log(end: int, confirmable: int, *, is_over: bool = False) -> Any:
 
 
 def queue(own: Any, pending: int = 0) -> Any:
-    return SimpleNamespace(log=own, core=SimpleNamespace(pending=pending, gone=False))
+    host = SimpleNamespace(partition=NotCutOff())
+    return SimpleNamespace(log=own, core=SimpleNamespace(pending=pending, gone=False), host=host)
 
 
 def successor(own: Any) -> Any:

@@ -101,11 +101,11 @@ def test_a_node_that_is_not_listed_is_told_so(tmp_path: Path) -> None:
             {"cluster_formation__peer_discovery_backend": "rabbit_peer_discovery_k8s"},
             "nodes are not looked up by 'rabbit_peer_discovery_k8s': list them in cluster_nodes",
         ),
-        ({"cluster_partition_handling": "autoheal"}, "autoheal comes in a later version; this version"),
-        ({"cluster_partition_handling": "ignore"}, "ignore comes in a later version"),
-        ({"cluster_partition_handling": "pause_if_all_down"}, "pause_if_all_down comes in a later version"),
-        ({"cluster_partition_handling__pause_if_all_down__recover": "ignore"}, "comes in a later version"),
-        ({"cluster_partition_handling": "maybe"}, "pause_minority (or pause), the default, and not 'maybe'"),
+        ({"cluster_partition_handling": "autoheal"}, "autoheal comes in a later version; there are pause"),
+        ({"cluster_partition_handling": "autoupgrade"}, "autoupgrade comes in a later version"),
+        ({"cluster_partition_handling": "pause_if_all_down"}, "needs the names of nodes"),
+        ({"cluster_partition_handling__pause_if_all_down__recover": "autoheal"}, "write ignore, or leave"),
+        ({"cluster_partition_handling": "maybe"}, "pause_if_all_down, and not 'maybe'"),
     ],
 )  # fmt: skip
 def test_what_cannot_form_a_cluster_is_refused_in_one_sentence(pairs: dict[str, str], sentence: str) -> None:
@@ -124,6 +124,17 @@ def test_pausing_has_a_short_name_and_death_certificates_can_be_switched_off() -
     assert given(cluster_partition_handling="pause").partition_handling == "pause_minority"
     assert given(cluster_partition_handling="pause_minority").partition_handling == "pause_minority"
     assert given(death_certificate="off").death_certificate is False
+
+
+def test_nodes_to_be_in_reach_are_listed_as_in_rabbitmqs_file() -> None:
+    found = given(
+        cluster_partition_handling="pause_if_all_down",
+        cluster_partition_handling__pause_if_all_down__nodes__1="m@a",
+        cluster_partition_handling__pause_if_all_down__nodes__2="m@b",
+        cluster_partition_handling__pause_if_all_down__recover="ignore",
+    )
+    assert found.partition_handling == "pause_if_all_down"
+    assert found.partition_nodes == ("m@a", "m@b")
 
 
 def test_the_rhythms_of_rabbitmqs_cluster_are_passed_over_with_a_reason() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mirrormq.ctl.faults import DATA, Failure, Misuse
-from mirrormq.ctl.registry import CONFIGURATION, NODES, OPERATIONS, VHOSTS, command, session_of
+from mirrormq.ctl.registry import CLUSTER, CONFIGURATION, NODES, OPERATIONS, VHOSTS, command, session_of
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", "none")
 
@@ -50,6 +50,23 @@ def set_disk_free_limit(
     session.say(f"Setting disk free limit on {session.node_name} to {value or limit} ...")
     found = session.call("set_disk_free_limit", **given)
     session.finish(f"The disk alarm is raised below {found['disk_free_limit']} bytes", **found)
+
+
+@command(CLUSTER, "[<mode> [<node> ...]]", name="partition_handling")
+def partition_handling(
+    ctx: typer.Context,
+    mode: Annotated[str | None, typer.Argument(metavar="[MODE]")] = None,
+    nodes: Annotated[list[str] | None, typer.Argument(metavar="[NODE ...]")] = None,
+) -> None:
+    """Show what the node does while it is cut off, or choose that until its process starts again."""
+    session = session_of(ctx)
+    if mode is not None:
+        session.say(f"Setting partition handling on {session.node_name} to {mode} ...")
+        found = session.call("set_partition_handling", mode=mode, **({"nodes": nodes} if nodes else {}))
+    else:
+        found = session.call("partition_handling")
+    text = f"{found['handling']}; this node is on the side of the {found['side']}: {found['why']}"
+    session.finish(text, **found)
 
 
 @command(CONFIGURATION, "<log_level>")

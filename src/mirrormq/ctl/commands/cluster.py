@@ -109,11 +109,13 @@ def join_cluster(
     session.finish(address=joined["address"])
 
 
-@command(CLUSTER, "[--offline] <existing_cluster_member_node>")
+@command(CLUSTER, "[--offline] [--force] <existing_cluster_member_node>")
 def forget_cluster_node(
     ctx: typer.Context,
     node: Annotated[str, typer.Argument(metavar="NODE")],
+    *,
     is_offline: Annotated[bool, typer.Option("--offline", help="not here: use force_boot")] = False,
+    is_forced: Annotated[bool, typer.Option("--force", help="although it may be serving on its own")] = False,
 ) -> None:
     """Remove a node that is gone for good, with the queues only it had."""
     if is_offline:
@@ -124,7 +126,7 @@ def forget_cluster_node(
         )
     session = session_of(ctx)
     session.say(f"Removing node {node} from the cluster")
-    session.call("forget_cluster_node", node=node)
+    session.call("forget_cluster_node", node=node, **({"force": True} if is_forced else {}))
     session.finish()
 
 
@@ -232,6 +234,8 @@ def status_text(found: dict[str, Any]) -> str:
     if found["paused"]:
         basics.append(f"Node {found['node']} is paused: it hears no majority and serves no clients")
     partitions = [f"Node {node} does not hear {', '.join(of)}" for node, of in found["partitions"].items()]
+    if found.get("partition"):
+        partitions += _side(found["node"], found["partition"])
     alarms = [f"{entry['resource']} alarm on node {entry['node']}" for entry in found["alarms"]]
     listeners = [
         f"Node: {node}, {line[0].lower()}{line[1:]}"
@@ -250,11 +254,18 @@ def status_text(found: dict[str, Any]) -> str:
             ("Versions", versions),
             ("Maintenance status", maintenance or ["(unknown)"]),
             ("Alarms", alarms or ["(none)"]),
-            ("Network Partitions", partitions or ["(none)"]),
+            ("Network Partitions", partitions if found["partitions"] else ["(none)", *partitions]),
             ("Listeners", listeners or ["(none)"]),
             ("Feature flags", [f"Feature level: {found['feature_level']}", *flags]),
         ]
     )
+
+
+def _side(node: str, of: dict[str, Any]) -> list[str]:
+    lines = [f"Node {node} is on the side of the {of['side']}: {of['why']}"]
+    words = {"closed": "sent away", "stopped": "kept waiting", "serving": "served where that is safe"}
+    clients = words.get(of["reaction"], "served")
+    return [*lines, f"Partition handling: {of['handling']}, clients are {clients}"]
 
 
 def _member(entry: dict[str, Any]) -> str:
