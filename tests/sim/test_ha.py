@@ -9,9 +9,12 @@ from itertools import chain
 
 import pytest
 
+from mirrormq.node import salvage
 from mirrormq.sim.__main__ import main
 from mirrormq.sim.campaign import run_seed
 from mirrormq.sim.haplanted import PLANTED
+from mirrormq.sim.lossworld import LossWorld
+from mirrormq.sim.model import Violation
 
 SECONDS = float(os.environ.get("SIM_SECONDS", "45"))
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
@@ -46,6 +49,28 @@ def test_the_slice_keeps_every_promise_under_faults_of_nodes_links_disks_and_clo
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_broke_a_promise_once_keeps_all_of_them(seed: int) -> None:
     assert run_seed(seed).problem == ""
+
+
+LOSS_SEEDS = (2, 6)
+"""Seeds of the world of losses in which something is salvaged."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", LOSS_SEEDS)
+def test_what_lossy_promotions_took_away_is_salvaged_once(seed: int) -> None:
+    world = LossWorld(seed)
+    world.run()
+    assert world.stats.losses > 0
+    assert world.stats.salvaged > 0
+
+
+@pytest.mark.timeout(180)
+def test_a_copy_that_follows_the_others_before_it_is_salvaged_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(salvage._Run, "start", lambda run, _: run._finish())
+    with pytest.raises(Violation, match="I15"):
+        LossWorld(LOSS_SEEDS[0]).run()
 
 
 @pytest.mark.timeout(600)

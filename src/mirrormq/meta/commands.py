@@ -369,6 +369,38 @@ class ForcePromote(_Command, frozen=True, tag="force-promote"):
     node: str = ""
 
 
+class NoteLoss(_Command, frozen=True, tag="note-loss"):
+    """The master of a queue that took over with a loss tells what it had then: what is durable of its own
+    epoch stands behind it, so that it stays. `epoch` is that of the view it knows; the rest is as in
+    `Parting`.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    epoch: int
+    end: int
+    epochs: tuple[tuple[int, int], ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+class NoteSalvaged(_Command, frozen=True, tag="note-salvaged"):
+    """A node has moved what only its copy had of a queue, `messages` of them, and given up `dropped`: the
+    copy may be made one of the present history. `parting` is that of the loss; what lay between `reach`,
+    which has to be the parting's, and `upto` was dealt with.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    parting: int
+    node: str
+    reach: int
+    upto: int
+    messages: int = 0
+    dropped: int = 0
+
+
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A condition on one record: there or not and, for queues and exchanges, which declaration of a name.
 
@@ -429,6 +461,8 @@ Command = (
     | ChangeViews
     | PromoteRestarted
     | ForcePromote
+    | NoteLoss
+    | NoteSalvaged
     | Transaction
 )
 

@@ -23,6 +23,7 @@ from mirrormq.meta.tables import Tables
 Mode = Literal["none", "all", "exactly", "nodes"]
 SyncMode = Literal["automatic", "manual"]
 Promote = Literal["when-synced", "always"]
+Salvage = Literal["queue", "requeue", "drop"]
 
 
 class Mirroring(NamedTuple):
@@ -40,6 +41,7 @@ class Mirroring(NamedTuple):
     replace_delay_ms: int = limits.ha_replace_delay_ms
     mirror_timeout_ms: int = limits.ha_mirror_timeout_ms
     min_in_sync: int = 1
+    salvage: Salvage = "queue"
 
 
 class Step(NamedTuple):
@@ -77,6 +79,7 @@ def settings(queue: Queue, definition: Table, defaults: HaDefaults) -> Mirroring
         replace_delay_ms=definition.get("ha-replace-delay", limits.ha_replace_delay_ms),
         mirror_timeout_ms=definition.get("ha-mirror-timeout", limits.ha_mirror_timeout_ms),
         min_in_sync=definition.get("ha-min-in-sync", 1),
+        salvage=definition.get("ha-salvage", "queue"),
     )
     return _as_quorum(found, queue) if is_quorum else found
 
@@ -215,11 +218,13 @@ def next_step(
 ) -> Step | None:
     """The next change of a view towards the wanted nodes; None if it is there, or has to wait.
 
-    Copies are added first. The master leaves a node that is not wanted as soon as a wanted one is in sync.
+    Copies are added first, but not where there is one with messages that only it has (`View.partings`): it
+    waits until they are salvaged. The master leaves a node that is not wanted as soon as a wanted one is in
+    sync.
     """
     there = {entry.node for entry in view.members} | {entry.node for entry in view.learners}
     for name in wanted_nodes:
-        if name not in there and is_live(nodes, name):
+        if name not in there and is_live(nodes, name) and view.parting_of(name) is None:
             return Step("add_learner", name, nodes[name].start)
     ready = [
         entry.node
@@ -243,7 +248,7 @@ def move_step(view: View, to: str, nodes: Mapping[str, Node]) -> Step | None:
 
     While a queue moves, `to` counts as wanted in `next_step`, or its copy would be taken away again.
     """
-    if view.master == to or not is_live(nodes, to):
+    if view.master == to or not is_live(nodes, to) or view.parting_of(to) is not None:
         return None
     member = view.member(to)
     if member is not None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from mirrormq.meta import commands, mirroring
+from mirrormq.meta import commands, mirroring, partings
 from mirrormq.meta.commands import HaDefaults
 from mirrormq.meta.records import FORGOTTEN, Learner, Member, Node, Queue, Record, View
 from mirrormq.meta.tables import Refused, Tables
@@ -152,6 +152,8 @@ def _with_learner(tables: Tables, view: View, command: commands.ChangeView) -> V
     _check_added(tables, learner)
     if view.member(learner.node) is not None or view.learner(learner.node) is not None:
         raise Refused("exists", f"node '{learner.node}' has queue '{view.name}'", view)
+    if view.parting_of(learner.node) is not None:
+        raise Refused("guard", f"what only node '{learner.node}' has of '{view.name}' is not salvaged", view)
     return replace(view, epoch=view.epoch + 1, learners=(*view.learners, learner))
 
 
@@ -209,7 +211,7 @@ def _stopped(tables: Tables, view: View, command: commands.ChangeView) -> View:
     learner = _lossy_heir(tables, tables.nodes, stopped, command.ha_defaults)
     # A restarted member has all that was flushed: rather wait for it than lose that.
     if learner is not None and not any(is_live(tables.nodes, entry) for entry in view.members[1:]):
-        return _promoted_with_loss(view, learner)
+        return _promoted_with_loss(tables, view, learner)
     return replace(stopped, epoch=view.epoch + 1)
 
 
@@ -301,6 +303,9 @@ def on_alone(tables: Tables, name: str, start: int) -> None:
             drops_transient=True,
             last_in_sync=view.members if is_loss else (),
             losses=view.losses + is_loss,
+            partings=partings.after_loss(tables, view, epoch, name) if is_loss else (),
+            salvaged=view.salvaged,
+            dropped=view.dropped,
         )
         _put(tables, after)
 
@@ -321,6 +326,7 @@ def on_forgotten(tables: Tables, nodes: Nodes, name: str) -> list[Queue]:
             members=members or (Member(name, FORGOTTEN),),
             learners=learners,
             last_in_sync=_without(view.last_in_sync, name),
+            partings=partings.without(view.partings, name),
         )
         has_copy = learners or any(entry.start != FORGOTTEN for entry in members)
         is_headless = view.master == name or not has_master(nodes, after)
@@ -371,7 +377,7 @@ def force_promote(tables: Tables, command: commands.ForcePromote) -> Record:
         learner = next((entry for entry in learners if command.node in ("", entry.node)), None)
         if learner is None:
             raise Refused("missing", f"no live node to promote has queue '{queue.name}'", view)
-        after = _promoted_with_loss(view, learner)
+        after = _promoted_with_loss(tables, view, learner)
     _put(tables, after)
     return after
 
@@ -393,7 +399,7 @@ def _with_master(
     learner = _lossy_heir(tables, nodes, view, defaults)
     if learner is None or (may_wait and learner.is_restarted):
         return None
-    return _promoted_with_loss(view, learner)
+    return _promoted_with_loss(tables, view, learner)
 
 
 def _heir(nodes: Nodes, view: View, *, may_wait: bool) -> Member | None:
@@ -442,10 +448,13 @@ def _promoted(view: View, member: Member, epoch: int) -> View:
         drops_transient=member.is_restarted,
         last_in_sync=view.last_in_sync,
         losses=view.losses,
+        partings=view.partings,
+        salvaged=view.salvaged,
+        dropped=view.dropped,
     )
 
 
-def _promoted_with_loss(view: View, learner: Learner) -> View:
+def _promoted_with_loss(tables: Tables, view: View, learner: Learner) -> View:
     """The view with a learner as its only member; who had more is remembered."""
     passed = {entry.node: entry for entry in (*view.last_in_sync, *view.members) if entry.start != FORGOTTEN}
     passed.pop(learner.node, None)
@@ -458,6 +467,9 @@ def _promoted_with_loss(view: View, learner: Learner) -> View:
         drops_transient=learner.is_restarted,
         last_in_sync=tuple(passed.values()),
         losses=view.losses + 1,
+        partings=partings.after_loss(tables, view, epoch, learner.node),
+        salvaged=view.salvaged,
+        dropped=view.dropped,
     )
 
 

@@ -37,10 +37,12 @@ from mirrormq.node.balancer import Balancer
 from mirrormq.node.chronicle import Chronicle
 from mirrormq.node.handover import HandOver
 from mirrormq.node.happenings import Counters
+from mirrormq.node.losses import Losses
 from mirrormq.node.maintenance import Maintenance
 from mirrormq.node.mirrorpolicy import MirrorPolicy
 from mirrormq.node.peerframes import BULK
 from mirrormq.node.removals import Removals
+from mirrormq.node.salvage import Salvaging
 from mirrormq.node.samples import Samples
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Copies:
         self.balancer = Balancer(node, self)
         self.maintenance = Maintenance(node, self)
         self._removals = Removals(node, self)
+        self._losses = Losses(node, self)
+        self._salvaging = Salvaging(node, self)
         self.samples = Samples(node)
         self._pool = RecentPool()
         self._open: dict[int, DiskCopy] = {}
@@ -108,6 +112,7 @@ class Copies:
                 self._strays[view.log_id] = node.now.mono
             else:
                 self._let_go(view.log_id)
+            self._note_losses(view)
         for peer in node.membership.links:
             self.link_change(peer, True)
         self.policy.begin()
@@ -170,7 +175,13 @@ class Copies:
             self._enter(view)
         else:
             self._leave(view)
+        self._note_losses(view)
         self.policy.view_changed(view)
+
+    def _note_losses(self, view: View) -> None:
+        if view.partings:
+            self._losses.view_changed(view)
+            self._salvaging.view_changed(view)
 
     def view_deleted(self, view: View) -> None:
         """The queue is gone."""
@@ -226,6 +237,11 @@ class Copies:
             copy = self.log_class(log, self._pool, is_master=is_master)
             disk = self._open[view.log_id] = DiskCopy(copy, node.read, node.recycler, lambda: node.now)
         return disk
+
+    def copy_log(self, log_id: int) -> CopyLog | None:
+        """The copy that this node has of a queue, named by a view or not."""
+        disk = self._open.get(log_id)
+        return None if disk is None else disk.copy
 
     def _let_go(self, log_id: int) -> None:
         """Nobody needs this copy any more."""
@@ -479,7 +495,10 @@ class Copies:
         """Every second: let go of copies that nobody has asked for."""
         mono = self._node.now.mono
         for log_id in [one for one, since in self._strays.items() if mono - since > limits.stray_copy_us]:
-            self._let_go(log_id)
+            if not self._salvaging.is_kept(log_id):
+                self._let_go(log_id)
+        self._losses.tick()
+        self._salvaging.tick()
         self.policy.tick()
         self.balancer.tick()
         self.maintenance.tick()

@@ -49,6 +49,7 @@ class QueueFacts(NamedTuple):
     epoch: int = 0
     """0: not mirrored."""
     losses: int = 0
+    salvaged: int = 0
     state: str = report_mirrors.RUNNING
     cursors: tuple[tuple[str, int], ...] = ()
     """(name, records behind the durable mark) of its readers."""
@@ -188,8 +189,15 @@ def fact_of(source: MetricSource, live: "Queue") -> QueueFacts:
         progress=100.0 if percent is None else float(percent),
         epoch=told["epoch"],
         losses=told["losses"],
+        salvaged=told["salvaged"],
         state=measured["state"],
     )
+
+
+def to_salvage(state: MetaState) -> int:
+    """How many copies have messages that only they have."""
+    found = [parting for view in state.views.values() for parting in view.partings]
+    return sum(len(parting.nodes) for parting in found)
 
 
 def without_master(state: MetaState) -> int:
@@ -354,6 +362,12 @@ def _of_mirrors(source: MetricSource, totals: Totals) -> Iterator[Family]:
         "Queues that this node took over with a copy that was not in sync.",
         [((), counters.lossy)],
     )
+    text = "Messages that only this node had after such a take-over, moved to a salvage queue or back."
+    yield _count("mirrormq_salvaged_messages_total", text, counters.salvaged)
+    text = "Messages that only this node had after such a take-over, given up because the policy says so."
+    yield _count("mirrormq_salvage_dropped_messages_total", text, counters.salvage_dropped)
+    text = "Copies of queues in the cluster with messages that only they have, not salvaged yet."
+    yield _one("mirrormq_copies_to_salvage", text, to_salvage(source.state))
     yield Family(
         "mirrormq_transfers_failed_total",
         COUNTER,

@@ -71,6 +71,13 @@ MIRROR_COLUMNS = (
         "Promotions of a copy that was not in sync, since the queue was declared.",
         True,
     ),
+    Column(
+        _MIRRORS,
+        "queue_salvaged_messages_total",
+        COUNTER,
+        "Messages salvaged from copies that such promotions passed over.",
+        True,
+    ),
 )
 
 CURSOR_COLUMNS = (
@@ -185,7 +192,8 @@ def queue_row(live: "Queue") -> Row:
 def mirror_row(fact: QueueFacts) -> Row:
     """The columns of a mirrored queue."""
     progress = fact.progress / 100
-    return (fact.in_sync, fact.wanted, fact.behind, fact.lag, progress, fact.epoch, fact.losses)
+    shown = (fact.in_sync, fact.wanted, fact.behind, fact.lag, progress, fact.epoch, fact.losses)
+    return (*shown, fact.salvaged)
 
 
 def queue_labels(vhost: str, name: str) -> Labels:

@@ -150,7 +150,7 @@ def _promotion_text(found: Promotion, messages: int, requeued: int) -> str:
     where = ", ".join(found.passed) or "nodes that were forgotten"
     return (
         f"{text}; MESSAGES MAY BE LOST: this copy was not in sync. What it lacks, and how much that is, only "
-        f"{where} can tell"
+        f"{where} can tell; it is salvaged when such a node is back"
     )
 
 

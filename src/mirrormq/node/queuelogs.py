@@ -15,6 +15,7 @@ from mirrormq.log.queuelog import MemoryLog, QueueLog
 from mirrormq.log.segments import Segments
 from mirrormq.meta import records
 from mirrormq.meta.commands import Command, DeclareQueue, Transaction
+from mirrormq.meta.tables import Tables
 
 if TYPE_CHECKING:
     from mirrormq.node.node import Node
@@ -83,6 +84,13 @@ class QueueLogs:
             )
             text = f"{what}: damage was found in its log: {reason}; check the disk of this node"
             node.note("error", text, event="queue.log_damaged")
+
+
+def letter_sources(meta: Tables) -> set[int]:
+    """Whoever may send a numbered letter again: the queues, and copies that are being salvaged."""
+    found = {queue.log_id for queue in meta.queues.values()}
+    found.update(parting.id for view in meta.views.values() for parting in view.partings)
+    return found
 
 
 def with_log_ids(node: "Node", command: Command) -> Command:

@@ -120,6 +120,9 @@ def described(source: MirrorSource, record: Queue, pid: Callable[[str, int], str
         "unsynchronised": behind,
         "copies_wanted": wanted(source.state, record),
         "losses": view.losses,
+        "to_salvage": [node for parting in view.partings for node in parting.nodes],
+        "salvaged": view.salvaged,
+        "salvage_dropped": view.dropped,
     }
     if record.arguments.get("x-queue-type") == "quorum":
         members = [view.master, *(entry.node for entry in _mirrors(view))]

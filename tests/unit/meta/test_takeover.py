@@ -228,9 +228,14 @@ def test_where_the_policy_prefers_service_the_oldest_learner_takes_over_and_it_i
     assert (members(state), learners(state)) == (["b"], ["c"])
     assert (view.losses, view.last_in_sync) == (1, (Member("a", 1),))
     returned(state, "a")
+    refused = change(state, "q", "add_learner", "a")
+    assert (refused.ok, refused.error) == (False, "guard"), "what only a has comes first"
+    (parting,) = view.partings
+    must(state, c.NoteSalvaged("/", "q", view.id, parting.id, "a", 0, 7, messages=3))
     changed(state, "q", "add_learner", "a")
     changed(state, "q", "admit", "a")
     assert (view_of(state).losses, view_of(state).last_in_sync) == (1, ())
+    assert (view_of(state).partings, view_of(state).salvaged) == ((), 3)
 
 
 def test_no_queue_goes_to_a_node_on_its_way_out(state: MetaState) -> None:

@@ -107,6 +107,9 @@ def plan_lines(queue: str, plan: dict[str, Any]) -> list[str]:
     if not plan["lossy"]:
         return [*lines, f"Node {node} has a copy in sync: no persistent message that was confirmed is lost."]
     lines.append("LOSS: everything is lost that this node's copy lacks, confirmed messages included.")
+    lines.append(
+        "If a node that has it comes back later, the policy key ha-salvage says what is done with it."
+    )
     lines.append(f"Nodes with a copy in sync, none of which is there: {waits}. To lose nothing, start one.")
     for row in plan["copies"]:
         state = "complete" if row["is_complete"] else f"copied {row['copied']} of {row['copied_of']}"
