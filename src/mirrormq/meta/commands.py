@@ -308,7 +308,16 @@ class CancelRebalance(_Command, frozen=True, tag="cancel-rebalance"):
 
 
 ViewChange = Literal[
-    "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "renew", "stop"
+    "begin",
+    "add_learner",
+    "remove_learner",
+    "admit",
+    "demote",
+    "remove",
+    "transfer",
+    "surrender",
+    "renew",
+    "stop",
 ]
 
 
@@ -324,6 +333,7 @@ class ChangeView(_Command, frozen=True, tag="change-view"):
     | demote | makes a member a learner | a member, but not the master |
     | remove | takes a member away | a member, but not the master |
     | transfer | makes a member the master, and the old master the youngest member | live, not restarted |
+    | surrender | the same, but the old master cannot read its copy and becomes a learner | a live member |
     | renew | begins a new epoch with the same members | |
     | stop | the master goes down and no member can take over: a lossy promotion if allowed, else it waits | |
     """

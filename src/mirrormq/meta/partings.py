@@ -26,8 +26,8 @@ Spans = tuple[tuple[int, int], ...]
 def after_loss(tables: Tables, view: View, epoch: int, heir: str) -> tuple[Parting, ...]:
     """The partings of a view in which `heir` takes over with a loss: everybody else in sync was passed over.
 
-    Nobody knows yet what the heir has. If nobody knew what the last one had, either, whom that one passed over
-    is measured by this one.
+    Nobody knows yet what the heir has. If nobody knew what the last one had, either, whom that one passed
+    over is measured by this one.
     """
     found = [
         one if one.is_known else replace(one, latest=epoch, untold=(*one.untold, one.latest))

@@ -199,6 +199,20 @@ def _transferred(tables: Tables, view: View, command: commands.ChangeView) -> Vi
     return _promoted(view, member, view.epoch + 1)
 
 
+def _surrendered(tables: Tables, view: View, command: commands.ChangeView) -> View:
+    """The master cannot read its copy: another member takes over, and the copy is made anew."""
+    member = _need_mirror(view, command.node)
+    if not is_live(tables.nodes, member):
+        raise Refused("guard", f"node '{member.node}' cannot take over queue '{view.name}' now", view)
+    former = view.members[0]
+    after = _promoted(view, member, view.epoch + 1)
+    return replace(
+        after,
+        members=_without(after.members, former.node),
+        learners=(*after.learners, Learner(former.node, former.start)),
+    )
+
+
 def _renewed(_: Tables, view: View, __: commands.ChangeView) -> View:
     return replace(view, epoch=view.epoch + 1, is_stopped=False)
 
@@ -222,6 +236,7 @@ _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
     "demote": _demoted,
     "remove": _without_mirror,
     "transfer": _transferred,
+    "surrender": _surrendered,
     "renew": _renewed,
     "stop": _stopped,
 }

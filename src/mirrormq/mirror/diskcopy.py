@@ -150,6 +150,10 @@ class DiskCopy:
         """Why this copy cannot be used."""
         return self.copy.damage
 
+    def hurt(self, reason: str) -> None:
+        """Records of it cannot be read."""
+        self.copy.log.damage = self.copy.log.damage or reason
+
     def epoch_at(self, seq: int) -> int:
         """The epoch of a record."""
         return self.copy.epoch_at(seq)

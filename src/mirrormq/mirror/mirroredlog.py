@@ -259,6 +259,11 @@ class MirroredLog:
                 self.copy.watcher = None
             self._tell_moved()
 
+    def mends(self, reason: str) -> bool:
+        """Something of the log cannot be read: is another member about to take over, who can?"""
+        master = self.copy.master
+        return self._final is None and master is not None and master.mend(reason, self.copy.mirrors.now)
+
     def touch(self, now: Now) -> None:
         """Something is about to be written or delivered in this epoch."""
         master = self.copy.master

@@ -110,6 +110,10 @@ class CopyLog(Protocol):
         """Every live record is here, and flushed if it came by a full copy."""
         ...
 
+    def hurt(self, reason: str) -> None:
+        """Records of it cannot be read: it cannot be used any more."""
+        ...
+
     def epoch_at(self, seq: int) -> int:
         """The epoch of a record at or above `low` - 1; 0 for seq 0."""
         ...

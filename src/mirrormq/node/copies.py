@@ -290,8 +290,13 @@ class Copies:
         queue.is_filling = True
         drops = copy.master.drops_transient
 
+        def filled(error: str | None) -> None:
+            queue.filled(error)
+            if error is not None:
+                queue.log.mends(error)  # others may have it, now or when they are back
+
         def fill() -> None:
-            disk.fill(queue.core, queue.filled, is_restarted=drops)
+            disk.fill(queue.core, filled, is_restarted=drops)
 
         is_plain = not (drops or queue.core.max_priority or disk.copy.log.counts)
         self._node.switch.promotions.begin(queue, fill, is_plain=is_plain)

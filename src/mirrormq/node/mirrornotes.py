@@ -134,6 +134,11 @@ class MirrorNotes:
             "queue.transfer_failed", "stay here although they were to be handed over", "warning", lambda: text
         )
 
+    def made_anew(self, view: View) -> None:
+        """The copy here was damaged, is out of the view, and gets everything from the others."""
+        text = f"the damaged copy of {queue_text(view)} is fetched anew from the other nodes"
+        self._add("mirror.mended", "have copies here that are fetched anew", "warning", lambda: text)
+
     def trouble(self, view: View, node: str, kind: str) -> None:
         """The protocol met something it should not."""
         text = f"node {node} {_TROUBLE.get(kind, kind)} ({queue_text(view)})"

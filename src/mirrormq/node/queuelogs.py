@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mirrormq.broker.readback import unreadable
 from mirrormq.log.cursors import Cursor
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.queuelog import MemoryLog, QueueLog
@@ -75,7 +76,7 @@ class QueueLogs:
         node = self._node
         for queue in node.switch.masters.values():
             if log_id and queue.record.log_id == log_id:
-                queue.fail(reason)
+                unreadable(queue, reason)
                 return
         if node.copies is None or not node.copies.damaged(log_id, reason):
             owner = next((one for one in node.meta.queues.values() if log_id and one.log_id == log_id), None)

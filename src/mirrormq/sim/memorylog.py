@@ -117,6 +117,10 @@ class MemoryCopyLog:
 
     # --- records ---
 
+    def hurt(self, reason: str) -> None:
+        """Records of it cannot be read."""
+        self.damage = reason
+
     @property
     def is_complete(self) -> bool:
         """Every live record is here, and flushed if it came by a full copy."""
