@@ -47,7 +47,13 @@ def publish(node: Node, queue: str, numbers: range) -> None:
 
 def row(node: Node, queue: str = QUEUE) -> dict[str, Any]:
     """A queue in list_queues."""
-    return next(one for one in node.ctl("list_queues", vhost="/") if one["name"] == queue)
+
+
+    def found() -> dict[str, Any] | None:
+        rows = node.ctl("list_queues", vhost="/")
+        return next((one for one in rows if one["name"] == queue), None)
+
+    return until(found, f"{node} has heard of {queue}")
 
 
 def depth(node: Node, queue: str) -> int:
@@ -65,14 +71,16 @@ def metric(node: Node, name: str) -> float:
 
 def taken(node: Node, queue: str) -> list[tuple[int, dict[str, Any]]]:
     """Number and headers of everything in a queue, taken out."""
-    channel = node.channel(confirms=False)
+    client = node.raw()
+    count = client.call(1, methods.QueueDeclare(queue=queue, passive=True), methods.QueueDeclareOk).message_count
+    client.call(1, methods.BasicConsume(queue=queue, no_ack=True), methods.BasicConsumeOk)
     found = []
-    while True:
-        answer, properties, content = channel.basic_get(queue, auto_ack=True)
-        if answer is None:
-            channel.connection.close()
-            return found
-        found.append((int(content), properties.headers or {}))
+    for _ in range(count):
+        client.expect(1, methods.BasicDeliver)
+        content = client.expect_content(1)
+        found.append((int(content.body), content.properties.headers or {}))
+    client.close()
+    return found
 
 
 def test_what_only_the_dead_master_had_is_in_the_salvage_queue_once_though_it_dies_again_meanwhile(

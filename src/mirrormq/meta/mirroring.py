@@ -42,6 +42,8 @@ class Mirroring(NamedTuple):
     mirror_timeout_ms: int = limits.ha_mirror_timeout_ms
     min_in_sync: int = 1
     salvage: Salvage = "queue"
+    is_async: bool = False
+    """Publishes are confirmed by the master's own flush: a member may lack some of what was confirmed."""
 
 
 class Step(NamedTuple):
@@ -80,6 +82,7 @@ def settings(queue: Queue, definition: Table, defaults: HaDefaults) -> Mirroring
         mirror_timeout_ms=definition.get("ha-mirror-timeout", limits.ha_mirror_timeout_ms),
         min_in_sync=definition.get("ha-min-in-sync", 1),
         salvage=definition.get("ha-salvage", "queue"),
+        is_async=definition.get("ha-replication", "sync") == "async",
     )
     return _as_quorum(found, queue) if is_quorum else found
 
@@ -94,7 +97,16 @@ def _as_quorum(found: Mirroring, queue: Queue) -> Mirroring:
         on_shutdown="when-synced",
         on_failure="when-synced",
         is_failure_set=True,
+        is_async=False,
     )
+
+
+def may_lag(found: Mirroring) -> bool:
+    """May a member take over although it may lack the last of what its master confirmed by itself?
+
+    Who asks for asynchronous replication accepts that, unless the same policy says `when-synced`.
+    """
+    return not (found.is_failure_set and found.on_failure == "when-synced")
 
 
 def may_lose(found: Mirroring, *, is_stopped: bool) -> bool:

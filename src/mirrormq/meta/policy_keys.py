@@ -171,6 +171,10 @@ _KEYS: dict[str, tuple[Check, str]] = {
         'ha-promote-on-shutdown must be "always" or "when-synced", got {}',
     ),
     "ha-replace-delay": (_at_least(0), "ha-replace-delay takes milliseconds, {} given"),
+    "ha-replication": (
+        _one_of("sync", "async"),
+        'ha-replication must be "sync" or "async", got {}',
+    ),
     "ha-salvage": (
         _one_of("queue", "requeue", "drop"),
         'ha-salvage must be "queue", "requeue" or "drop", got {}',
@@ -214,6 +218,7 @@ _FOREIGN: dict[str, frozenset[str]] = {
         "ha-params",
         "ha-promote-on-failure",
         "ha-promote-on-shutdown",
+        "ha-replication",
         "ha-sync-mode",
         "queue-master-locator",
         "queue-mode",

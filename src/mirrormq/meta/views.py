@@ -293,6 +293,9 @@ def on_restarted(tables: Tables, nodes: Nodes, name: str, start: int) -> list[Qu
         if view.master == name or not has_master(nodes, marked):
             # In one step of the epoch: nobody sees the mark without the promotion.
             heir = _heir(nodes, marked, may_wait=True)
+            former = marked.member(name) if view.master == name else None
+            if former is not None and _is_async(tables, queue):
+                heir = former  # it is back, and nobody else is sure to have all that it confirmed
             if heir is not None:
                 marked = _promoted(marked, heir, marked.epoch)
             elif not queue.durable:
@@ -386,7 +389,7 @@ def force_promote(tables: Tables, command: commands.ForcePromote) -> Record:
         member = next((entry for entry in in_sync if entry.node == command.node), best)
         if command.node not in ("", member.node):
             raise Refused("in_use", f"nothing is lost: node '{best.node}' has all of '{queue.name}'", view)
-        after = _promoted(view, member, view.epoch + 1)
+        after = _succeeded(tables, view, member) or _promoted(view, member, view.epoch + 1)
     else:
         learners = [entry for entry in view.learners if is_live(tables.nodes, entry)]
         learner = next((entry for entry in learners if command.node in ("", entry.node)), None)
@@ -406,7 +409,7 @@ def _with_master(
     """The view after a promotion; None if nobody is promoted. Without `defaults` a loss is ruled out."""
     heir = _heir(nodes, view, may_wait=may_wait)
     if heir is not None:
-        return _promoted(view, heir, view.epoch + 1)
+        return _succeeded(tables, view, heir, is_loss_allowed=defaults is not None)
     # A live member that was restarted has all that was flushed: it is waited for rather than lost.
     if defaults is None or not view.learners or any(is_live(nodes, entry) for entry in view.members):
         return None
@@ -469,6 +472,28 @@ def _promoted(view: View, member: Member, epoch: int) -> View:
     )
 
 
+def _succeeded(tables: Tables, view: View, heir: Member, *, is_loss_allowed: bool = True) -> View | None:
+    """The view with a member in the place of a master that is not there; None if that has to be waited for.
+
+    With asynchronous replication only the master's disk is sure to have all that was confirmed: it is passed
+    over, as by any other loss.
+    """
+    former, epoch = view.members[0], view.epoch + 1
+    found = mirroring.mirroring_of(tables, tables.queues[view.identity], "safe")
+    after = _promoted(view, heir, epoch)
+    if heir.node == former.node or former.start == FORGOTTEN or not found.is_async:
+        return after
+    if not (is_loss_allowed and mirroring.may_lag(found)):
+        return None
+    return replace(
+        after,
+        members=_without(after.members, former.node),
+        last_in_sync=(*_without(view.last_in_sync, former.node), former),
+        losses=view.losses + 1,
+        partings=partings.after_loss(tables, replace(view, members=(former,)), epoch, heir.node),
+    )
+
+
 def _promoted_with_loss(tables: Tables, view: View, learner: Learner) -> View:
     """The view with a learner as its only member; who had more is remembered."""
     passed = {entry.node: entry for entry in (*view.last_in_sync, *view.members) if entry.start != FORGOTTEN}
@@ -486,6 +511,10 @@ def _promoted_with_loss(tables: Tables, view: View, learner: Learner) -> View:
         salvaged=view.salvaged,
         dropped=view.dropped,
     )
+
+
+def _is_async(tables: Tables, queue: Queue) -> bool:
+    return mirroring.mirroring_of(tables, queue, "safe").is_async
 
 
 def _headed(view: View, member: Member) -> View:

@@ -27,8 +27,8 @@ class Master:
     """One mastership, over as many epochs as it lasts."""
 
     __slots__ = ("awaited", "awaited_again", "awaited_until", "confirmed", "connections", "copy",
-                 "drops_transient", "durable", "hurt", "is_copying_stopped", "is_sync_wanted", "not_before",
-                 "own_first", "proposed", "received", "refused", "reports", "stalled_at", "told",
+                 "drops_transient", "durable", "flushed", "hurt", "is_copying_stopped", "is_sync_wanted",
+                 "not_before", "own_first", "proposed", "received", "refused", "reports", "stalled_at", "told",
                  "transfer_to", "transfer_until", "view")  # fmt: skip
 
     def __init__(self, copy: "Copy", view: View) -> None:
@@ -40,6 +40,8 @@ class Master:
         """What operators want: full copies in manual mode, and none for now in any mode."""
         self.transfer_to = ""
         self.transfer_until = 0
+        self.flushed = 0
+        """With asynchronous replication: what this node had flushed when marks were last counted."""
         self.hurt = ""
         """Why something of this log cannot be read."""
         self.enter(view)
@@ -183,6 +185,9 @@ class Master:
             has_moved = True
         if not self.is_held and self.confirmed != self.durable:
             self.confirmed = self.durable
+            has_moved = True
+        if self.copy.options.is_async and self.own_flushed() > self.flushed:
+            self.flushed = self.own_flushed()
             has_moved = True
         if log.end > self.durable:
             if self.copy not in mirrors.pending:

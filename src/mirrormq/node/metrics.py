@@ -50,6 +50,8 @@ class QueueFacts(NamedTuple):
     """0: not mirrored."""
     losses: int = 0
     salvaged: int = 0
+    window: tuple[int, int, float] = (0, 0, 0.0)
+    """Records, bytes and seconds that may be lost with this node, with asynchronous replication."""
     state: str = report_mirrors.RUNNING
     cursors: tuple[tuple[str, int], ...] = ()
     """(name, records behind the durable mark) of its readers."""
@@ -190,6 +192,11 @@ def fact_of(source: MetricSource, live: "Queue") -> QueueFacts:
         epoch=told["epoch"],
         losses=told["losses"],
         salvaged=told["salvaged"],
+        window=(
+            measured.get("loss_window_records", 0),
+            measured.get("loss_window_bytes", 0),
+            measured.get("loss_window_seconds", 0.0),
+        ),
         state=measured["state"],
     )
 

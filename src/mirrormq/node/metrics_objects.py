@@ -78,6 +78,15 @@ MIRROR_COLUMNS = (
         "Messages salvaged from copies that such promotions passed over.",
         True,
     ),
+    Column(
+        _MIRRORS,
+        "queue_loss_window_records",
+        GAUGE,
+        "With asynchronous replication: records that a mirror in sync may not have flushed.",
+        True,
+    ),
+    Column(_MIRRORS, "queue_loss_window_bytes", GAUGE, "Bytes of those records.", True),
+    Column(_MIRRORS, "queue_loss_window_seconds", GAUGE, "Age of the oldest of those records.", True),
 )
 
 CURSOR_COLUMNS = (
@@ -193,7 +202,7 @@ def mirror_row(fact: QueueFacts) -> Row:
     """The columns of a mirrored queue."""
     progress = fact.progress / 100
     shown = (fact.in_sync, fact.wanted, fact.behind, fact.lag, progress, fact.epoch, fact.losses)
-    return (*shown, fact.salvaged)
+    return (*shown, fact.salvaged, *fact.window)
 
 
 def queue_labels(vhost: str, name: str) -> Labels:

@@ -79,6 +79,7 @@ class MirrorPolicy:
             is_manual=found.sync_mode == "manual",
             sync_bytes_per_second=found.sync_bytes_per_second,
             sync_batch_size=found.sync_batch_size,
+            is_async=found.is_async,
         )
 
     def members_at_birth(self, record: records.Queue) -> tuple[Member, ...]:

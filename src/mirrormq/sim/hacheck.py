@@ -353,6 +353,8 @@ class MirrorChecker:
         """A publish is acknowledged: all members of the newest view have it (I8)."""
         if message.is_returned or message.is_excused:
             return
+        if self._world.policies.get(message.queue, {}).get("ha-replication") == "async":
+            return  # its master's word is enough; what a promotion takes away is salvaged (I15)
         for facts in self.facts.values():
             if facts.name != message.queue or facts.is_deleted:
                 continue

@@ -29,6 +29,9 @@ class LossClient(HaClient):
 class LossFaults(HaFaults):
     """Draws faults, and has promotions of the risky queue lose something."""
 
+    is_async = False
+    """Is the risky queue confirmed by its master alone, in this run?"""
+
     def run(self, duration: int) -> None:
         """Faults for a while, and somebody who hunts the risky queue."""
         self.world.every(SECOND // 2, self._hunt)
@@ -42,6 +45,8 @@ class LossFaults(HaFaults):
             found |= {"ha-mode": "exactly", "ha-params": 2, "ha-promote-on-failure": "always"}
             found |= {"ha-sync-max-throughput": rate, "ha-replace-delay": self.rng.choice((0, 500))}
             found.pop("ha-min-in-sync", None)
+            if self.is_async:
+                found["ha-replication"] = "async"
         return found
 
     def heal(self) -> None:
@@ -92,5 +97,6 @@ class LossWorld(HaWorld):
 
     def make_faults(self) -> HaFaults:
         """What goes wrong in this world."""
-        self.faults = LossFaults(self)
+        self.faults = faults = LossFaults(self)
+        faults.is_async = self.rng.random() < 0.4
         return self.faults

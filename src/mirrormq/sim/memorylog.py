@@ -117,6 +117,11 @@ class MemoryCopyLog:
 
     # --- records ---
 
+    @property
+    def backlog(self) -> tuple[int, int, int]:
+        """What is not known to be everywhere."""
+        return self.end - self.folded, 0, 0
+
     def hurt(self, reason: str) -> None:
         """Records of it cannot be read."""
         self.damage = reason
