@@ -48,7 +48,6 @@ def publish(node: Node, queue: str, numbers: range) -> None:
 def row(node: Node, queue: str = QUEUE) -> dict[str, Any]:
     """A queue in list_queues."""
 
-
     def found() -> dict[str, Any] | None:
         rows = node.ctl("list_queues", vhost="/")
         return next((one for one in rows if one["name"] == queue), None)
@@ -72,7 +71,8 @@ def metric(node: Node, name: str) -> float:
 def taken(node: Node, queue: str) -> list[tuple[int, dict[str, Any]]]:
     """Number and headers of everything in a queue, taken out."""
     client = node.raw()
-    count = client.call(1, methods.QueueDeclare(queue=queue, passive=True), methods.QueueDeclareOk).message_count
+    passive = methods.QueueDeclare(queue=queue, passive=True)
+    count = client.call(1, passive, methods.QueueDeclareOk).message_count
     client.call(1, methods.BasicConsume(queue=queue, no_ack=True), methods.BasicConsumeOk)
     found = []
     for _ in range(count):

@@ -51,7 +51,7 @@ def test_what_broke_a_promise_once_keeps_all_of_them(seed: int) -> None:
     assert run_seed(seed).problem == ""
 
 
-LOSS_SEEDS = (2, 6)
+LOSS_SEEDS = (8, 2)
 """Seeds of the world of losses in which something is salvaged."""
 
 

@@ -28,8 +28,8 @@ class Master:
 
     __slots__ = ("awaited", "awaited_again", "awaited_until", "confirmed", "connections", "copy",
                  "drops_transient", "durable", "flushed", "hurt", "is_copying_stopped", "is_sync_wanted",
-                 "not_before", "own_first", "proposed", "received", "refused", "reports", "stalled_at", "told",
-                 "transfer_to", "transfer_until", "view")  # fmt: skip
+                 "not_before", "own_first", "proposed", "received", "refused", "reports", "stalled_at",
+                 "told", "transfer_to", "transfer_until", "view")  # fmt: skip
 
     def __init__(self, copy: "Copy", view: View) -> None:
         self.copy = copy

@@ -1,4 +1,4 @@
-"""Asynchronous replication: the master's own flush confirms, and what a fail-over loses is told and salvaged."""
+"""Asynchronous replication: the master's own flush confirms; what a fail-over loses is told and salvaged."""
 
 from typing import Any
 
