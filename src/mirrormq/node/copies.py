@@ -322,6 +322,20 @@ class Copies:
         self.chronicle.sync_asked(queue_id, wanted=wanted)
         return ""
 
+    def repair(self, queue_id: int) -> str:
+        """Have the copy of a queue here fetched anew from other nodes; why not, if it cannot be."""
+        copy = self.mirrors.copies.get(queue_id)
+        if copy is None:
+            return "this node has no copy of the queue"
+        reason = copy.log.damage or "an operator has it fetched anew"
+        if copy.master is not None:
+            if copy.master.mend(reason, self._node.now):
+                return ""
+            return f"no other node with a copy in sync is there ({copy.log.damage or 'it is not damaged'})"
+        copy.log.hurt(reason)
+        copy.damaged()
+        return ""
+
     def transfer(self, queue_id: int, to: str, done: Callable[[str], None], run: int = 0) -> None:
         """Make another node the master; `done` hears "" or why that did not happen.
 

@@ -60,6 +60,10 @@ class CopiesPort(Protocol):
         """Copy old records to mirrors that are not in sync, or no longer; nothing, or why not."""
         ...
 
+    def repair(self, queue_id: int) -> str:
+        """Have the copy of a queue here fetched anew from other nodes; nothing, or why not."""
+        ...
+
     @property
     def balancer(self) -> "Balancer":
         """Rebalancing."""

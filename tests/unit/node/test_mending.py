@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from mirrormq.base import limits
+from mirrormq.meta.records import View
+from mirrormq.node.requests import RepairQueue
 from tests.support.scenariokit import Consumer, Site
 
 FIRST, COUNT = 1_000_000, 30
@@ -103,3 +105,39 @@ def test_a_damaged_queue_that_nobody_else_has_is_refused_until_somebody_who_has_
     queue = site["a"].node.vhosts["/"].queues["q"]
     assert queue.damage is not None
     assert lines(site, "a", "queue.damaged")
+
+
+@pytest.mark.parametrize("node", ["", "a", "b"])
+def test_an_operator_can_have_a_copy_fetched_anew(node: str) -> None:
+    site = filled("a", "b")
+    before = [site[name].node.copies.copy_log(view_of(site).log_id).round for name in ("a", "b")]
+    answer = asked(site, RepairQueue(vhost="/", name="q", node=node))
+    assert answer == {"node": node or "a"}
+    site.advance(2)
+    site.wait_copies("a", "b")
+    after = [site[name].node.copies.copy_log(view_of(site).log_id).round for name in ("a", "b")]
+    assert [one > other for one, other in zip(after, before, strict=True)] == [node != "b", node == "b"]
+    site.wait(lambda: site.depth() == COUNT, "everything is ready")
+
+
+def test_a_copy_that_nobody_else_has_is_not_given_up() -> None:
+    site = filled("a", "b")
+    site.kill("b")
+    site.wait(lambda: site.in_sync() == {"a"}, "a is alone")
+    problem = asked(site, RepairQueue(vhost="/", name="q"))
+    assert "no other node with a copy in sync is there" in str(problem)
+    assert site.depth() == COUNT
+
+
+def view_of(site: Site) -> View:
+    found = site.view()
+    assert found is not None
+    return found
+
+
+def asked(site: Site, request: RepairQueue) -> Any:
+    """What node c answers."""
+    answers: list[Any] = []
+    site["c"].node.admin(site.now, request, answers.append)
+    site.wait(lambda: bool(answers), "it is answered")
+    return answers[0].problem or answers[0].value

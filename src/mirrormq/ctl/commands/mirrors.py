@@ -58,6 +58,24 @@ def cancel_sync_queue(ctx: typer.Context, queue: Queue) -> None:
     session.finish()
 
 
+@command(QUEUES, "[--vhost <vhost>] [--node <node>] <queue>", own=("--node",))
+def repair_queue(
+    ctx: typer.Context,
+    queue: Queue,
+    *,
+    node: Annotated[str, typer.Option("--node", help="whose copy; the master's if not given")] = "",
+) -> None:
+    """Have a node fetch its copy of a mirrored queue anew from the others, as after a damage found by
+    verify_log; nothing is lost.
+    """
+    session = session_of(ctx)
+    vhost = session.options.vhost
+    session.say(f"Repairing queue '{queue}' in vhost '{vhost}' ...")
+    done = session.call("repair_queue", vhost=vhost, name=queue, node=node)
+    text = f"Node {done['node']} fetches its copy anew; list_queues shows when it is in sync"
+    session.finish(text, node=done["node"])
+
+
 @command(QUEUES, "[--vhost <vhost>] <queue> <node>")
 def move_master(
     ctx: typer.Context, queue: Queue, node: Annotated[str, typer.Argument(metavar="NODE")]
