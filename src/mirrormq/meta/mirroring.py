@@ -59,6 +59,18 @@ def mirroring_of(tables: Tables, queue: Queue, defaults: HaDefaults) -> Mirrorin
     return settings(queue, policy.effective(tables, queue).definition, defaults)
 
 
+def async_of(tables: Tables, queue: Queue) -> Mirroring | None:
+    """The settings of a queue that is replicated asynchronously; None of any other.
+
+    There may be thousands of queues, and of most vhosts no policy says so.
+    """
+    for one in tables.ranked_policies(queue.vhost, operator=False):
+        if "ha-replication" in one.definition:
+            found = mirroring_of(tables, queue, "safe")
+            return found if found.is_async else None
+    return None
+
+
 def settings(queue: Queue, definition: Table, defaults: HaDefaults) -> Mirroring:
     """The settings of a queue by its arguments and the definition that applies to it."""
     is_quorum = queue.arguments.get("x-queue-type") == "quorum"

@@ -294,7 +294,7 @@ def on_restarted(tables: Tables, nodes: Nodes, name: str, start: int) -> list[Qu
             # In one step of the epoch: nobody sees the mark without the promotion.
             heir = _heir(nodes, marked, may_wait=True)
             former = marked.member(name) if view.master == name else None
-            if former is not None and _is_async(tables, queue):
+            if former is not None and mirroring.async_of(tables, queue) is not None:
                 heir = former  # it is back, and nobody else is sure to have all that it confirmed
             if heir is not None:
                 marked = _promoted(marked, heir, marked.epoch)
@@ -479,9 +479,11 @@ def _succeeded(tables: Tables, view: View, heir: Member, *, is_loss_allowed: boo
     over, as by any other loss.
     """
     former, epoch = view.members[0], view.epoch + 1
-    found = mirroring.mirroring_of(tables, tables.queues[view.identity], "safe")
     after = _promoted(view, heir, epoch)
-    if heir.node == former.node or former.start == FORGOTTEN or not found.is_async:
+    if heir.node == former.node or former.start == FORGOTTEN:
+        return after
+    found = mirroring.async_of(tables, tables.queues[view.identity])
+    if found is None:
         return after
     if not (is_loss_allowed and mirroring.may_lag(found)):
         return None
@@ -511,10 +513,6 @@ def _promoted_with_loss(tables: Tables, view: View, learner: Learner) -> View:
         salvaged=view.salvaged,
         dropped=view.dropped,
     )
-
-
-def _is_async(tables: Tables, queue: Queue) -> bool:
-    return mirroring.mirroring_of(tables, queue, "safe").is_async
 
 
 def _headed(view: View, member: Member) -> View:
