@@ -59,8 +59,11 @@ def _holds(path: Path) -> bool:
 
 def filled(three: Cluster, queue: str) -> None:
     kit.declare(three[0].channel(), queue)
-    publish(three[0], queue, range(FIRST, FIRST + COUNT))
-    until(lambda: len(row(three[0], queue)["in_sync"]) == 3, "three copies are in sync")
+    publish(three[0], queue, range(FIRST, FIRST + COUNT - 2))
+    for number in (FIRST + COUNT - 2, FIRST + COUNT - 1):
+        # Behind a later flush the damage cannot be taken for the torn end that a crash may leave.
+        publish(three[0], queue, range(number, number + 1))
+    until(lambda: len(row(three[0], queue).get("in_sync", ())) == 3, "three copies are in sync")
 
 
 def in_sync(three: Cluster, queue: str) -> bool:
@@ -80,7 +83,6 @@ def test_a_flipped_byte_of_a_mirror_is_found_at_its_start_and_mended_while_the_q
     mirror.wait_for("mirror.mended")
     until(lambda: in_sync(three, "mirror"), "its copy is in sync again")
     master = next(node for node in three if node.name == row(three[0], "mirror")["master"])
-    row(master, "mirror")
     master.ctl("move_master", vhost="/", name="mirror", node=mirror.name)
     assert [number for number, _ in taken(mirror, "mirror")] == list(range(FIRST, FIRST + COUNT))
 
