@@ -52,6 +52,11 @@ class Net:
         self._path(one, other).delay(seconds)
         self._path(other, one).delay(seconds)
 
+    def lose(self, one: str, other: str) -> None:
+        """No byte passes between two nodes, and what is on its way is lost with the connection."""
+        self._path(one, other).cut(lose=True)
+        self._path(other, one).cut(lose=True)
+
     def isolate(self, name: str) -> None:
         """Cut a node off from all others."""
         for other in self._proxies:

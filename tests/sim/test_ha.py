@@ -9,9 +9,12 @@ from itertools import chain
 
 import pytest
 
+from mirrormq.node import salvage
 from mirrormq.sim.__main__ import main
 from mirrormq.sim.campaign import run_seed
 from mirrormq.sim.haplanted import PLANTED, WAIVED
+from mirrormq.sim.lossworld import LossWorld
+from mirrormq.sim.model import Violation
 
 SECONDS = float(os.environ.get("SIM_SECONDS", "45"))
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
@@ -62,6 +65,28 @@ def test_the_slice_keeps_every_promise_in_every_partition_mode(capsys: pytest.Ca
     said = capsys.readouterr().out
     assert status == 0, said
     sys.stdout.write(said)
+
+
+LOSS_SEEDS = (8, 2)
+"""Seeds of the world of losses in which something is salvaged."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", LOSS_SEEDS)
+def test_what_lossy_promotions_took_away_is_salvaged_once(seed: int) -> None:
+    world = LossWorld(seed)
+    world.run()
+    assert world.stats.losses > 0
+    assert world.stats.salvaged > 0
+
+
+@pytest.mark.timeout(180)
+def test_a_copy_that_follows_the_others_before_it_is_salvaged_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(salvage._Run, "start", lambda run, _: run._finish())
+    with pytest.raises(Violation, match="I15"):
+        LossWorld(LOSS_SEEDS[0]).run()
 
 
 @pytest.mark.timeout(600)

@@ -3,6 +3,7 @@
 import random
 import struct
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 from mirrormq.base.types import Now
@@ -165,7 +166,8 @@ def drain(node: CopyNode, core: QueueCore, log: DurableLog) -> list[tuple[int, b
 
     kit = Kit()
     failed: list[str] = []
-    back = ReadBack(_Host(node), core, log, failed.append)  # type: ignore[arg-type]
+    queue = SimpleNamespace(log=log, fail=failed.append)
+    back = ReadBack(_Host(node), core, log, queue)  # type: ignore[arg-type]
     out = []
     while core.ready:
         seq = core.head_seq()

@@ -711,6 +711,12 @@ mirror_backlog_bytes = 64 * 1024 * 1024
 """Bytes of one queue that are not durable on all its mirrors above which its publishers wait."""
 admission_waiting_max = 1_000
 """Publishes waiting for a mirrored queue to take them above which its publishers are held."""
+parting_spans_max = 64
+"""Ranges of seqs that a new master with a loss names as missing; more become fewer and wider."""
+salvage_queues_max = 4
+"""Queues of which a node salvages what only it has at the same time."""
+salvage_slice_bytes = 256 * 1024
+"""Bytes of messages that are read to be salvaged before those before them have arrived, of each queue."""
 stray_copy_us = 600_000_000
 """How long the log of a copy stays after the last view that named this node."""
 move_us_max = 600_000_000

@@ -70,7 +70,7 @@ class Queue:
         self.core.durable = kept is not None
         # Of a mirrored queue every publish waits for others: transient ones until the mirrors have them.
         self.core.remote = self.log.is_mirrored
-        self._read_back = ReadBack(host, self.core, kept, self.fail) if kept is not None else None
+        self._read_back = ReadBack(host, self.core, kept, self) if kept is not None else None
         self._get_waiters: list[Callable[[], None]] = []
         self._when_open: list[Callable[[], None]] = []
         """Requests that write, put off until the log takes them."""
@@ -297,7 +297,7 @@ class Queue:
         log.begin_at(self.log.end)
         self.core.readmit(self.log.end)
         self.core.durable = True
-        self._read_back = ReadBack(self.host, self.core, log, self.fail)
+        self._read_back = ReadBack(self.host, self.core, log, self)
         self.take_log(log)
 
     def take_log(self, log: QueueLog) -> None:

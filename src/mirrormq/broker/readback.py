@@ -5,7 +5,6 @@ turn when it has brought something, so nothing waits in between. A record that s
 makes the queue damaged: what is behind it is not served as if it were complete.
 """
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mirrormq.base import limits
@@ -17,6 +16,16 @@ from mirrormq.log.scan import Scanned, scan
 
 if TYPE_CHECKING:
     from mirrormq.broker.host import Host
+    from mirrormq.broker.queue import Queue
+
+
+def unreadable(queue: "Queue", reason: str) -> None:
+    """Something of a queue cannot be read: another node that has it takes over, or nobody serves it."""
+    if queue.log.mends(reason):
+        text = f"{queue.text} is handed over to a node with a whole copy, and this one is made anew: {reason}"
+        queue.host.note("error", f"{text}; check the disk of this node", event="mirror.damaged")
+    else:
+        queue.fail(reason)
 
 
 class Ask(NamedTuple):
@@ -30,17 +39,18 @@ class Ask(NamedTuple):
 class ReadBack:
     """The reader of one queue."""
 
-    __slots__ = ("_core", "_damaged", "_host", "_log", "is_reading")
+    __slots__ = ("_core", "_host", "_log", "_queue", "is_reading")
 
-    def __init__(
-        self, host: "Host", core: QueueCore, log: DurableLog, damaged: Callable[[str], None]
-    ) -> None:
-        """`damaged` is told when a record cannot be found."""
+    def __init__(self, host: "Host", core: QueueCore, log: DurableLog, queue: "Queue") -> None:
         self._host = host
         self._core = core
         self._log = log
-        self._damaged = damaged
+        self._queue = queue
         self.is_reading = False
+
+    def _damaged(self, reason: str) -> None:
+        """A record cannot be found."""
+        unreadable(self._queue, reason)
 
     def start(self) -> None:
         """Read what the queue needs next, unless a read is under way."""

@@ -325,6 +325,14 @@ class CopyLog:
         else:
             done(found, None)
 
+    def state_at_end(self) -> Fold:
+        """What all records here say, the tail on top of what is committed."""
+        state = Fold(self.log.queue_id, Cursors(self.log))
+        state.take(self.committed)
+        for batch in self.tail:
+            state.fold(batch)
+        return state
+
     # --- masters come and go ---
 
     def become_master(self) -> None:

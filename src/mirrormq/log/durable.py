@@ -133,6 +133,10 @@ class DurableLog(Fold):
         """One flush is waited for, of all logs together."""
         return False
 
+    def mends(self, reason: str) -> bool:  # noqa: ARG002
+        """Nobody else has it."""
+        return False
+
     @property
     def committed(self) -> Fold:
         """The state a checkpoint may tell: without mirrors all that was written."""

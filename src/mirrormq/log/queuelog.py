@@ -83,6 +83,10 @@ class QueueLog(Protocol):
         """Call `again` once, when more may be confirmable; False if nobody would: look from time to time."""
         ...
 
+    def mends(self, reason: str) -> bool:
+        """Something of it cannot be read: is another node about to serve the queue, that can?"""
+        ...
+
     def append(self, core: QueueCore, count: int, now: Now) -> Seq:
         """Write the first `count` waiting entries; return the seq of the first."""
         ...
@@ -132,6 +136,10 @@ class MemoryLog:
 
     def when_moved(self, again: Callable[[], None]) -> bool:  # noqa: ARG002
         """Nothing is ever waited for."""
+        return False
+
+    def mends(self, reason: str) -> bool:  # noqa: ARG002
+        """Nobody else has it."""
         return False
 
     def append(self, core: QueueCore, count: int, now: Now) -> Seq:  # noqa: ARG002

@@ -308,8 +308,8 @@ class CancelRebalance(_Command, frozen=True, tag="cancel-rebalance"):
 
 
 ViewChange = Literal[
-    "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "renew", "stop",
-    "waive", "unwaive",
+    "begin", "add_learner", "remove_learner", "admit", "demote", "remove", "transfer", "surrender", "renew",
+    "stop", "waive", "unwaive",
 ]  # fmt: skip
 
 
@@ -325,6 +325,7 @@ class ChangeView(_Command, frozen=True, tag="change-view"):
     | demote | makes a member a learner | a member, but not the master |
     | remove | takes a member away | a member, but not the master |
     | transfer | makes a member the master, and the old master the youngest member | live, not restarted |
+    | surrender | the same, but the old master cannot read its copy and becomes a learner | a live member |
     | renew | begins a new epoch with the same members | |
     | stop | the master goes down and no member can take over: a lossy promotion if allowed, else it waits | |
     | waive | lets the master act without a lease while all members grant that; not if a loss is allowed | |
@@ -372,6 +373,38 @@ class ForcePromote(_Command, frozen=True, tag="force-promote"):
     id: int | None = None
     node: str = ""
     force: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class NoteLoss(_Command, frozen=True, tag="note-loss"):
+    """The master of a queue that took over with a loss tells what it had then: what is durable of its own
+    epoch stands behind it, so that it stays. `epoch` is that of the view it knows; the rest is as in
+    `Parting`.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    epoch: int
+    end: int
+    epochs: tuple[tuple[int, int], ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+class NoteSalvaged(_Command, frozen=True, tag="note-salvaged"):
+    """A node has moved what only its copy had of a queue, `messages` of them, and given up `dropped`: the
+    copy may be made one of the present history. `parting` is that of the loss; what lay between `reach`,
+    which has to be the parting's, and `upto` was dealt with.
+    """
+
+    vhost: str
+    name: str
+    id: int
+    parting: int
+    node: str
+    reach: int
+    upto: int
+    messages: int = 0
+    dropped: int = 0
 
 
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -434,6 +467,8 @@ Command = (
     | ChangeViews
     | PromoteRestarted
     | ForcePromote
+    | NoteLoss
+    | NoteSalvaged
     | Transaction
 )
 

@@ -23,6 +23,7 @@ from mirrormq.meta.tables import Tables
 Mode = Literal["none", "all", "exactly", "nodes"]
 SyncMode = Literal["automatic", "manual"]
 Promote = Literal["when-synced", "always"]
+Salvage = Literal["queue", "requeue", "drop"]
 
 
 class Mirroring(NamedTuple):
@@ -40,6 +41,9 @@ class Mirroring(NamedTuple):
     replace_delay_ms: int = limits.ha_replace_delay_ms
     mirror_timeout_ms: int = limits.ha_mirror_timeout_ms
     min_in_sync: int = 1
+    salvage: Salvage = "queue"
+    is_async: bool = False
+    """Publishes are confirmed by the master's own flush: a member may lack some of what was confirmed."""
 
 
 class Step(NamedTuple):
@@ -53,6 +57,18 @@ class Step(NamedTuple):
 def mirroring_of(tables: Tables, queue: Queue, defaults: HaDefaults) -> Mirroring:
     """The settings of a queue by its arguments and its policies."""
     return settings(queue, policy.effective(tables, queue).definition, defaults)
+
+
+def async_of(tables: Tables, queue: Queue) -> Mirroring | None:
+    """The settings of a queue that is replicated asynchronously; None of any other.
+
+    There may be thousands of queues, and of most vhosts no policy says so.
+    """
+    for one in tables.ranked_policies(queue.vhost, operator=False):
+        if "ha-replication" in one.definition:
+            found = mirroring_of(tables, queue, "safe")
+            return found if found.is_async else None
+    return None
 
 
 def settings(queue: Queue, definition: Table, defaults: HaDefaults) -> Mirroring:
@@ -77,6 +93,8 @@ def settings(queue: Queue, definition: Table, defaults: HaDefaults) -> Mirroring
         replace_delay_ms=definition.get("ha-replace-delay", limits.ha_replace_delay_ms),
         mirror_timeout_ms=definition.get("ha-mirror-timeout", limits.ha_mirror_timeout_ms),
         min_in_sync=definition.get("ha-min-in-sync", 1),
+        salvage=definition.get("ha-salvage", "queue"),
+        is_async=definition.get("ha-replication", "sync") == "async",
     )
     return _as_quorum(found, queue) if is_quorum else found
 
@@ -91,7 +109,22 @@ def _as_quorum(found: Mirroring, queue: Queue) -> Mirroring:
         on_shutdown="when-synced",
         on_failure="when-synced",
         is_failure_set=True,
+        is_async=False,
     )
+
+
+def may_lag(found: Mirroring) -> bool:
+    """May a member take over although it may lack the last of what its master confirmed by itself?
+
+    Who asks for asynchronous replication accepts that, unless the same policy says `when-synced`.
+    """
+    return not (found.is_failure_set and found.on_failure == "when-synced")
+
+
+def may_waive(found: Mirroring) -> bool:
+    """May the master act without a lease? Not if another node could take over with a loss meanwhile."""
+    losses = [may_lose(found, is_stopped=is_stopped) for is_stopped in (False, True)]
+    return not found.is_async and not any(losses)
 
 
 def may_lose(found: Mirroring, *, is_stopped: bool) -> bool:
@@ -215,11 +248,13 @@ def next_step(
 ) -> Step | None:
     """The next change of a view towards the wanted nodes; None if it is there, or has to wait.
 
-    Copies are added first. The master leaves a node that is not wanted as soon as a wanted one is in sync.
+    Copies are added first, but not where there is one with messages that only it has (`View.partings`): it
+    waits until they are salvaged. The master leaves a node that is not wanted as soon as a wanted one is in
+    sync.
     """
     there = {entry.node for entry in view.members} | {entry.node for entry in view.learners}
     for name in wanted_nodes:
-        if name not in there and is_live(nodes, name):
+        if name not in there and is_live(nodes, name) and view.parting_of(name) is None:
             return Step("add_learner", name, nodes[name].start)
     ready = [
         entry.node
@@ -243,7 +278,7 @@ def move_step(view: View, to: str, nodes: Mapping[str, Node]) -> Step | None:
 
     While a queue moves, `to` counts as wanted in `next_step`, or its copy would be taken away again.
     """
-    if view.master == to or not is_live(nodes, to):
+    if view.master == to or not is_live(nodes, to) or view.parting_of(to) is not None:
         return None
     member = view.member(to)
     if member is not None:

@@ -116,7 +116,9 @@ _SIZE_UNITS: dict[str, int] = {"": 1} | {
     for ending, base in (("", 1024), ("ib", 1024), ("b", 1000))
 }
 
-_REFINING = frozenset({"ha-min-in-sync", "ha-mirror-timeout", "ha-replace-delay", "ha-sync-max-throughput"})
+_REFINING = frozenset(
+    {"ha-min-in-sync", "ha-mirror-timeout", "ha-replace-delay", "ha-salvage", "ha-sync-max-throughput"}
+)
 """Settings of ours that refine how a queue is mirrored; quorum queues have them, too."""
 
 _PROMOTE = ("always", "when-synced")
@@ -169,6 +171,14 @@ _KEYS: dict[str, tuple[Check, str]] = {
         'ha-promote-on-shutdown must be "always" or "when-synced", got {}',
     ),
     "ha-replace-delay": (_at_least(0), "ha-replace-delay takes milliseconds, {} given"),
+    "ha-replication": (
+        _one_of("sync", "async"),
+        'ha-replication must be "sync" or "async", got {}',
+    ),
+    "ha-salvage": (
+        _one_of("queue", "requeue", "drop"),
+        'ha-salvage must be "queue", "requeue" or "drop", got {}',
+    ),
     "ha-sync-batch-size": (_at_least(1), "ha-sync-batch-size takes an integer greater than 0, {} given"),
     "ha-sync-max-throughput": (
         _size,
@@ -208,6 +218,7 @@ _FOREIGN: dict[str, frozenset[str]] = {
         "ha-params",
         "ha-promote-on-failure",
         "ha-promote-on-shutdown",
+        "ha-replication",
         "ha-sync-mode",
         "queue-master-locator",
         "queue-mode",

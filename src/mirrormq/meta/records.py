@@ -170,6 +170,28 @@ class Learner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
     is_restarted: bool = False
 
 
+class Parting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """Nodes whose copies were in sync when one that was not took over, until what only they have is salvaged.
+
+    `id` names what they have to the queue that gets it: they all have the same, and what one of them had up
+    to the seq `reach` has been salvaged. `epoch` is that of the promotion. The rest is known (`is_known`)
+    when the new master has told it: its log ended at `end` when it took over, with `epochs` ((epoch, first
+    seq)…, the latest of them), and lacked `missing` ((first seq, last seq)…) of that. `latest`: the promotion
+    whose master told it, or is to; `untold`: those before it whose masters never did.
+    """
+
+    id: int
+    epoch: int
+    nodes: tuple[str, ...]
+    latest: int
+    is_known: bool = False
+    end: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()
+    missing: tuple[tuple[int, int], ...] = ()
+    untold: tuple[int, ...] = ()
+    reach: int = 0
+
+
 FORGOTTEN = -1
 """The start in the entry of a forgotten node: none that comes later under its name is taken for it."""
 
@@ -184,6 +206,8 @@ class View(_Record, frozen=True, tag="view"):
     those promotions. `is_stopped`: the master went down in good order, and no mirror was in sync. `waiver`:
     the node that may act as the master without a lease, while all other members grant it that (`ignore`); who
     becomes the master instead of it first waits until what it has granted itself has run out.
+    `partings` are those promotions as long as there are copies to be salvaged; `salvaged` and `dropped` count
+    messages that only such copies had and that were moved, or given up because the policy says so.
     """
 
     vhost: str
@@ -199,6 +223,9 @@ class View(_Record, frozen=True, tag="view"):
     last_in_sync: tuple[Member, ...] = ()
     losses: int = 0
     is_stopped: bool = False
+    partings: tuple[Parting, ...] = ()
+    salvaged: int = 0
+    dropped: int = 0
     waiver: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
@@ -217,6 +244,10 @@ class View(_Record, frozen=True, tag="view"):
     def learner(self, node: str) -> Learner | None:
         """The entry of a node that is not in sync."""
         return next((entry for entry in self.learners if entry.node == node), None)
+
+    def parting_of(self, node: str) -> Parting | None:
+        """The loss that passed a node over, if what the node has of the queue is not salvaged yet."""
+        return next((one for one in self.partings if node in one.nodes), None)
 
 
 BindingId = tuple[str, str, str, str, str, bytes]

@@ -21,7 +21,7 @@ from typing import TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mirrormq.meta import commands, mirroring
+from mirrormq.meta import commands, mirroring, partings
 from mirrormq.meta.commands import HaDefaults
 from mirrormq.meta.records import FORGOTTEN, Learner, Member, Node, Queue, Record, View
 from mirrormq.meta.tables import Refused, Tables
@@ -160,6 +160,8 @@ def _with_learner(tables: Tables, view: View, command: commands.ChangeView) -> V
     _check_added(tables, learner)
     if view.member(learner.node) is not None or view.learner(learner.node) is not None:
         raise Refused("exists", f"node '{learner.node}' has queue '{view.name}'", view)
+    if view.parting_of(learner.node) is not None:
+        raise Refused("guard", f"what only node '{learner.node}' has of '{view.name}' is not salvaged", view)
     return replace(view, epoch=view.epoch + 1, learners=(*view.learners, learner))
 
 
@@ -205,6 +207,20 @@ def _transferred(tables: Tables, view: View, command: commands.ChangeView) -> Vi
     return _promoted(view, member, view.epoch + 1)
 
 
+def _surrendered(tables: Tables, view: View, command: commands.ChangeView) -> View:
+    """The master cannot read its copy: another member takes over, and the copy is made anew."""
+    member = _need_mirror(view, command.node)
+    if not is_live(tables.nodes, member):
+        raise Refused("guard", f"node '{member.node}' cannot take over queue '{view.name}' now", view)
+    former = view.members[0]
+    after = _promoted(view, member, view.epoch + 1)
+    return replace(
+        after,
+        members=_without(after.members, former.node),
+        learners=(*after.learners, Learner(former.node, former.start)),
+    )
+
+
 def _renewed(_: Tables, view: View, __: commands.ChangeView) -> View:
     return replace(view, epoch=view.epoch + 1, is_stopped=False)
 
@@ -217,7 +233,7 @@ def _stopped(tables: Tables, view: View, command: commands.ChangeView) -> View:
     learner = _lossy_heir(tables, tables.nodes, stopped, command.ha_defaults)
     # A restarted member has all that was flushed: rather wait for it than lose that.
     if learner is not None and not any(is_live(tables.nodes, entry) for entry in view.members[1:]):
-        return _promoted_with_loss(view, learner)
+        return _promoted_with_loss(tables, view, learner)
     return replace(stopped, epoch=view.epoch + 1)
 
 
@@ -225,8 +241,7 @@ def _waived(tables: Tables, view: View, command: commands.ChangeView) -> View:
     """Only for queues that nobody else takes over with a loss, nor loses with its nodes."""
     queue = tables.queues[view.identity]
     found = mirroring.mirroring_of(tables, queue, command.ha_defaults)
-    may_lose = any(mirroring.may_lose(found, is_stopped=is_stopped) for is_stopped in (False, True))
-    if may_lose or not queue.durable or view.waiver == view.master:
+    if not mirroring.may_waive(found) or not queue.durable or view.waiver == view.master:
         raise Refused("guard", f"queue '{queue.name}' needs the lease of its master", view)
     return replace(view, epoch=view.epoch + 1, waiver=view.master)
 
@@ -244,6 +259,7 @@ _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
     "demote": _demoted,
     "remove": _without_mirror,
     "transfer": _transferred,
+    "surrender": _surrendered,
     "renew": _renewed,
     "stop": _stopped,
     "waive": _waived,
@@ -302,6 +318,9 @@ def on_restarted(tables: Tables, nodes: Nodes, name: str, start: int) -> list[Qu
         if view.master == name or not has_master(nodes, marked):
             # In one step of the epoch: nobody sees the mark without the promotion.
             heir = _heir(nodes, marked, may_wait=True)
+            former = marked.member(name) if view.master == name else None
+            if former is not None and mirroring.async_of(tables, queue) is not None:
+                heir = former  # it is back, and nobody else is sure to have all that it confirmed
             if heir is not None:
                 marked = _promoted(marked, heir, marked.epoch)
             elif not queue.durable:
@@ -327,6 +346,9 @@ def on_alone(tables: Tables, name: str, start: int) -> None:
             drops_transient=True,
             last_in_sync=view.members if is_loss else (),
             losses=view.losses + is_loss,
+            partings=partings.after_loss(tables, view, epoch, name) if is_loss else (),
+            salvaged=view.salvaged,
+            dropped=view.dropped,
         )
         _put(tables, after)
 
@@ -348,6 +370,7 @@ def on_forgotten(tables: Tables, nodes: Nodes, name: str) -> list[Queue]:
             learners=learners,
             last_in_sync=_without(view.last_in_sync, name),
             losses=view.losses + (view.waiver == name),
+            partings=partings.without(view.partings, name),
         )
         has_copy = learners or any(entry.start != FORGOTTEN for entry in members)
         is_headless = view.master == name or not has_master(nodes, after)
@@ -395,13 +418,13 @@ def force_promote(tables: Tables, command: commands.ForcePromote) -> Record:
         member = next((entry for entry in in_sync if entry.node == command.node), best)
         if command.node not in ("", member.node):
             raise Refused("in_use", f"nothing is lost: node '{best.node}' has all of '{queue.name}'", view)
-        after = _promoted(view, member, view.epoch + 1)
+        after = _succeeded(tables, view, member) or _promoted(view, member, view.epoch + 1)
     else:
         learners = [entry for entry in view.learners if is_live(tables.nodes, entry)]
         learner = next((entry for entry in learners if command.node in ("", entry.node)), None)
         if learner is None:
             raise Refused("missing", f"no live node to promote has queue '{queue.name}'", view)
-        after = _promoted_with_loss(view, learner)
+        after = _promoted_with_loss(tables, view, learner)
     _put(tables, after)
     return after
 
@@ -415,7 +438,7 @@ def _with_master(
     """The view after a promotion; None if nobody is promoted. Without `defaults` a loss is ruled out."""
     heir = _heir(nodes, view, may_wait=may_wait)
     if heir is not None:
-        return _promoted(view, heir, view.epoch + 1)
+        return _succeeded(tables, view, heir, is_loss_allowed=defaults is not None)
     # A live member that was restarted has all that was flushed: it is waited for rather than lost.
     if defaults is None or not view.learners or any(is_live(nodes, entry) for entry in view.members):
         return None
@@ -423,7 +446,7 @@ def _with_master(
     learner = _lossy_heir(tables, nodes, view, defaults)
     if learner is None or (may_wait and learner.is_restarted):
         return None
-    return _promoted_with_loss(view, learner)
+    return _promoted_with_loss(tables, view, learner)
 
 
 def _heir(nodes: Nodes, view: View, *, may_wait: bool) -> Member | None:
@@ -473,10 +496,37 @@ def _promoted(view: View, member: Member, epoch: int) -> View:
         last_in_sync=view.last_in_sync,
         losses=view.losses,
         waiver=view.waiver,
+        partings=view.partings,
+        salvaged=view.salvaged,
+        dropped=view.dropped,
     )
 
 
-def _promoted_with_loss(view: View, learner: Learner) -> View:
+def _succeeded(tables: Tables, view: View, heir: Member, *, is_loss_allowed: bool = True) -> View | None:
+    """The view with a member in the place of a master that is not there; None if that has to be waited for.
+
+    With asynchronous replication only the master's disk is sure to have all that was confirmed: it is passed
+    over, as by any other loss.
+    """
+    former, epoch = view.members[0], view.epoch + 1
+    after = _promoted(view, heir, epoch)
+    if heir.node == former.node or former.start == FORGOTTEN:
+        return after
+    found = mirroring.async_of(tables, tables.queues[view.identity])
+    if found is None:
+        return after
+    if not (is_loss_allowed and mirroring.may_lag(found)):
+        return None
+    return replace(
+        after,
+        members=_without(after.members, former.node),
+        last_in_sync=(*_without(view.last_in_sync, former.node), former),
+        losses=view.losses + 1,
+        partings=partings.after_loss(tables, replace(view, members=(former,)), epoch, heir.node),
+    )
+
+
+def _promoted_with_loss(tables: Tables, view: View, learner: Learner) -> View:
     """The view with a learner as its only member; who had more is remembered."""
     passed = {entry.node: entry for entry in (*view.last_in_sync, *view.members) if entry.start != FORGOTTEN}
     passed.pop(learner.node, None)
@@ -489,6 +539,9 @@ def _promoted_with_loss(view: View, learner: Learner) -> View:
         drops_transient=learner.is_restarted,
         last_in_sync=tuple(passed.values()),
         losses=view.losses + 1,
+        partings=partings.after_loss(tables, view, epoch, learner.node),
+        salvaged=view.salvaged,
+        dropped=view.dropped,
     )
 
 

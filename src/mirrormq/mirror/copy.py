@@ -87,8 +87,11 @@ class Copy:
     def _resign(self) -> None:
         mirrors = self.mirrors
         if self.master is not None:
-            self.master = None
+            hurt, self.master = self.master.hurt, None
+            mirrors.hurt.pop(self, None)
             self.log.resign()
+            if hurt:
+                self.log.hurt(hurt)
             mirrors.pending.pop(self, None)
             mirrors.uneasy.pop(self, None)
             mirrors.hasty.pop(self, None)
@@ -146,7 +149,11 @@ class Copy:
             del self.streams[peer]
 
     def matched_end(self) -> int | None:
-        """Up to where this log is the master's in this epoch; None if that is not known."""
+        """Up to where this log is the master's in this epoch; None if that is not known, or if it is damaged:
+        it may end before what it once had, and nobody should give up records for that.
+        """
+        if self.log.damage is not None:
+            return None
         if self.master is not None:
             return self.log.end
         if self.member is None or not self.member.is_matched or not self.member.is_in_sync():

@@ -150,6 +150,16 @@ class DiskCopy:
         """Why this copy cannot be used."""
         return self.copy.damage
 
+    @property
+    def backlog(self) -> tuple[int, int, int]:
+        """What is not known to be everywhere: records, bytes, and the time of the oldest."""
+        log, committed, tail = self.copy.log, self.copy.committed, self.copy.tail
+        return log.end - committed.end, log.written - committed.written, tail[0].time if tail else 0
+
+    def hurt(self, reason: str) -> None:
+        """Records of it cannot be read."""
+        self.copy.log.damage = self.copy.log.damage or reason
+
     def epoch_at(self, seq: int) -> int:
         """The epoch of a record."""
         return self.copy.epoch_at(seq)

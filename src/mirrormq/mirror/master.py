@@ -27,9 +27,9 @@ class Master:
     """One mastership, over as many epochs as it lasts."""
 
     __slots__ = ("awaited", "awaited_again", "awaited_until", "confirmed", "connections", "copy",
-                 "drops_transient", "durable", "is_copying_stopped", "is_sync_wanted", "not_before",
-                 "own_first", "proposed", "received", "refused", "reports", "stalled_at", "told",
-                 "transfer_to", "transfer_until", "view")  # fmt: skip
+                 "drops_transient", "durable", "flushed", "hurt", "is_copying_stopped", "is_sync_wanted",
+                 "not_before", "own_first", "proposed", "received", "refused", "reports", "stalled_at",
+                 "told", "transfer_to", "transfer_until", "view")  # fmt: skip
 
     def __init__(self, copy: "Copy", view: View) -> None:
         self.copy = copy
@@ -40,6 +40,10 @@ class Master:
         """What operators want: full copies in manual mode, and none for now in any mode."""
         self.transfer_to = ""
         self.transfer_until = 0
+        self.flushed = 0
+        """With asynchronous replication: what this node had flushed when marks were last counted."""
+        self.hurt = ""
+        """Why something of this log cannot be read."""
         self.enter(view)
         self.confirmed = 0 if self.is_held else self.durable
         """The durable mark as long as there are enough members; it stands still while there are not."""
@@ -71,12 +75,31 @@ class Master:
     @property
     def is_frozen(self) -> bool:
         """Nothing may be appended: another node is about to become the master."""
-        return bool(self.transfer_to)
+        proposed = self.proposed
+        return bool(self.transfer_to) or (proposed is not None and proposed.kind == views.SURRENDER)
 
     @property
     def is_held(self) -> bool:
         """Publishes wait: too few in-sync members."""
         return len(self.view.members) < self.copy.options.min_in_sync
+
+    def mend(self, reason: str, now: Now) -> bool:
+        """Something of this log cannot be read: hand the queue over to a member that has it, and get all of
+        it from there; whether there is one. A member that was restarted is in time only for what is flushed,
+        so an unchanged one is asked first.
+        """
+        mirrors = self.copy.mirrors
+        self.hurt = reason
+        mirrors.hurt[self.copy] = reason
+        if self.is_frozen:
+            return True
+        others = [entry for entry in self.view.members if mirrors.is_reachable(entry.node)]
+        whole = next((entry for entry in others if not entry.is_restarted), None)
+        if whole is not None:
+            return mirrors.transfer(self.copy.id, whole.node, now)
+        if others and self.proposed is None and now.mono >= self.not_before:
+            self._propose(self._change(views.SURRENDER, others[0]))
+        return bool(others)
 
     def touch(self, now: Now) -> None:
         """Something is about to be appended, delivered or admitted: begin the epoch (F2, F3)."""
@@ -162,6 +185,9 @@ class Master:
             has_moved = True
         if not self.is_held and self.confirmed != self.durable:
             self.confirmed = self.durable
+            has_moved = True
+        if self.copy.options.is_async and self.own_flushed() > self.flushed:
+            self.flushed = self.own_flushed()
             has_moved = True
         if log.end > self.durable:
             if self.copy not in mirrors.pending:
@@ -335,6 +361,8 @@ class Master:
                 mirrors.dirty_masters.add(self.copy)
                 if change.kind == views.TRANSFER:
                     self._end_transfer("transfer_failed")
+                elif change.kind == views.SURRENDER:
+                    self.copy.moved()
 
         mirrors.outside.propose(change, done)
 

@@ -170,12 +170,31 @@ class MirroredLog:
     @property
     def confirmable(self) -> int:
         """Publishes up to here may be confirmed: the persistent ones are durable, the others received."""
+        if self._confirms_alone:
+            return self._flushed_here
         durable, received = int(self.durable), int(self.received)
         if self.kept is None or self.kept.last_transient > received:
             durable = min(durable, received)
         if self.kept is not None and self.kept.last_persistent <= durable:
             return max(durable, received)
         return durable
+
+    @property
+    def _confirms_alone(self) -> bool:
+        """Is a publish safe enough when this node has it? Not without the lease: others may be the master by
+        then, and what is lost with this node would be more than it tells.
+        """
+        master = self.copy.master
+        if self._final is not None or master is None or self.kept is None or not master.copy.options.is_async:
+            return False
+        return bool(master.own_first) and not master.is_held and self._has_lease()
+
+    @property
+    def _flushed_here(self) -> int:
+        """What this node has flushed; what nobody asked to flush needs nothing more."""
+        assert self.kept is not None
+        flushed = max(int(self.kept.flushed), int(self.durable))
+        return int(self.kept.end) if self.kept.last_persistent <= flushed else flushed
 
     @property
     def deliverable(self) -> int:
@@ -260,6 +279,11 @@ class MirroredLog:
             if self.copy.watcher is self:
                 self.copy.watcher = None
             self._tell_moved()
+
+    def mends(self, reason: str) -> bool:
+        """Something of the log cannot be read: is another member about to take over, who can?"""
+        master = self.copy.master
+        return self._final is None and master is not None and master.mend(reason, self.copy.mirrors.now)
 
     def touch(self, now: Now) -> None:
         """Something is about to be written or delivered in this epoch."""

@@ -62,6 +62,8 @@ class Mirrors:
         """Mastered here, and a member may be lost: looked at as soon as more may be asked for, and not by the
         tick, since publishers wait for it.
         """
+        self.hurt: dict[Copy, str] = {}
+        """Mastered here, and something of it cannot be read: another member is to take over."""
         self.removing: set[str] = set()
         """Dead nodes that somebody else takes out of all views mastered here."""
         self.to_touch: set[Copy] = set()
@@ -121,6 +123,7 @@ class Mirrors:
             for collection in (self.dirty_masters, self.dirty_members, self.urgent, self.to_touch):
                 collection.discard(copy)
             self.hasty.pop(copy, None)
+            self.hurt.pop(copy, None)
 
     def transfer(self, queue: int, node: str, now: Now) -> bool:
         """Hand the queue over to another unchanged member; whether that was begun. Nothing may be appended
@@ -325,6 +328,9 @@ class Mirrors:
         throttled, self.throttled = self.throttled, []
         for stream in throttled:
             stream.take_turn()
+        for copy, reason in [*self.hurt.items()][: limits.mirror_slice_queues]:
+            if copy.master is not None:
+                copy.master.mend(reason, now)
         self._steps([*self.pending][: limits.mirror_slice_queues], now)
         some = [*self.uneasy][: limits.mirror_slice_queues]
         for copy in some:

@@ -110,6 +110,15 @@ class CopyLog(Protocol):
         """Every live record is here, and flushed if it came by a full copy."""
         ...
 
+    @property
+    def backlog(self) -> tuple[int, int, int]:
+        """Above `folded`: how many records, how many bytes, and the wall time of the oldest (0: none)."""
+        ...
+
+    def hurt(self, reason: str) -> None:
+        """Records of it cannot be read: it cannot be used any more."""
+        ...
+
     def epoch_at(self, seq: int) -> int:
         """The epoch of a record at or above `low` - 1; 0 for seq 0."""
         ...
@@ -179,6 +188,8 @@ class Options(NamedTuple):
     """Learners get no old records unless somebody asks for it."""
     sync_bytes_per_second: int = 0
     """0: as fast as the link takes it."""
+    is_async: bool = False
+    """Publishes are confirmed when the master has flushed them."""
     sync_batch_size: int = limits.ha_sync_batch_size
     """Messages of a full copy that are read and sent at once; never more than `mirror_read_bytes` of them."""
 

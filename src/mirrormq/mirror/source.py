@@ -27,14 +27,22 @@ def match_point(log: CopyLog, limit: int, hello: Hello) -> int | None:
     same, since an epoch has one master and every log is a part of its stream. 0 if there is none, and None
     if that cannot be told from the epochs in the hello.
     """
-    mine = dict(_spans(log.epochs(), limit))
-    for epoch, (first, last) in reversed(_spans(hello.epochs, hello.end)):
-        found = mine.get(epoch)
+    common = last_common(log.epochs(), limit, hello.epochs, hello.end)
+    if common:
+        return common
+    return 0 if not hello.end or (hello.epochs and hello.epochs[0][1] <= 1) else None
+
+
+def last_common(mine: Sequence[EpochStart], end: int, others: Sequence[EpochStart], others_end: int) -> int:
+    """The last seq at which two logs have a record of the same epoch, as far as these epochs tell; else 0."""
+    spans = dict(_spans(mine, end))
+    for epoch, (first, last) in reversed(_spans(others, others_end)):
+        found = spans.get(epoch)
         if found is not None:
             common = min(last, found[1])
             if common >= max(first, found[0]):
                 return common
-    return 0 if not hello.end or (hello.epochs and hello.epochs[0][1] <= 1) else None
+    return 0
 
 
 def _spans(starts: Sequence[EpochStart], end: int) -> list[tuple[int, tuple[int, int]]]:

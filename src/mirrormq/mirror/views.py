@@ -75,6 +75,8 @@ ADD_LEARNER = "add_learner"
 REMOVE_LEARNER = "remove_learner"
 TRANSFER = "transfer"
 """Make an unchanged member the master."""
+SURRENDER = "surrender"
+"""Make a member the master, and the old master, which cannot read its log, a learner."""
 
 
 class Change(NamedTuple):

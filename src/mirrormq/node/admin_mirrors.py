@@ -56,6 +56,25 @@ def _synchronise(host: MirrorHost, vhost: str, name: str, *, wanted: bool) -> St
     return {"master": master, "unsynchronised": behind}
 
 
+def repair_queue(host: MirrorHost, request: requests.RepairQueue) -> Steps:
+    """Fetch a copy anew from the others; begins it, and does not wait for its end. A master's node hands the
+    queue over first. A queue that only one node has cannot be repaired so.
+    """
+    record, view = need_mirrored(host, request.vhost, request.name)
+    node = request.node or need_master(host, view)
+    if view.member(node) is None and view.learner(node) is None:
+        raise Refusal("cannot_repair", f"{_text(record)} has no copy on node {node}")
+    if node == host.node_name:
+        problem = NOT_READY if host.copies is None else host.copies.repair(record.id)
+    else:
+        question = Ask(0, "repair_queue", ids=(record.id,))
+        problem = _told(node, (yield Await(_asked(host, question, [node]))))
+    if problem:
+        cure = "start a node that has it, restore the data folder from a backup, or delete the queue"
+        raise Refusal("cannot_repair", f"{_text(record)} on node {node}: {problem}; {cure}")
+    return {"node": node}
+
+
 def sync_status(host: MirrorHost, request: requests.SyncStatus) -> Steps:
     """How far the mirrors of a queue are, as its master knows it."""
     record, view = need_mirrored(host, request.vhost, request.name)
@@ -236,6 +255,7 @@ def _names(nodes: Sequence[str]) -> str:
 OPERATIONS: dict[type[requests.Request], Operation] = {
     requests.SyncQueue: sync_queue,
     requests.CancelSyncQueue: cancel_sync_queue,
+    requests.RepairQueue: repair_queue,
     requests.SyncStatus: sync_status,
     requests.MoveMaster: move_master,
     requests.ForcePromote: force_promote,

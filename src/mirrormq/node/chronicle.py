@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _WHY = {wishes.REMOVE: UNREACHABLE, wishes.DEMOTE: TOO_SLOW, wishes.REMOVE_LEARNER: "it asked to leave"}
 _TRANSFER_FAILED = "transfer_failed"
+_DAMAGED = "damaged"
 
 
 class Chronicle:
@@ -221,7 +222,9 @@ class Chronicle:
         elif event.kind == _TRANSFER_FAILED:
             self.counters.transfers_failed += 1
             self._notes.transfer_failed(view, event.node)
-        elif event.kind != wishes.TRANSFER:
+        elif event.kind == _DAMAGED and event.node == self._node.node_name:
+            self._notes.made_anew(view)
+        elif event.kind not in (wishes.TRANSFER, wishes.SURRENDER):
             self._notes.trouble(view, event.node, event.kind)
 
     def _look_at_sync(self, queue_id: int, node: str) -> None:

@@ -38,10 +38,12 @@ from mirrormq.node.balancer import Balancer
 from mirrormq.node.chronicle import Chronicle
 from mirrormq.node.handover import HandOver
 from mirrormq.node.happenings import Counters
+from mirrormq.node.losses import Losses
 from mirrormq.node.maintenance import Maintenance
 from mirrormq.node.mirrorpolicy import MirrorPolicy
 from mirrormq.node.peerframes import BULK, BadFrame
 from mirrormq.node.removals import Removals
+from mirrormq.node.salvage import Salvaging
 from mirrormq.node.samples import Samples
 from mirrormq.node.waivers import WAIVERS, Waivers
 
@@ -77,6 +79,8 @@ class Copies:
         self.balancer = Balancer(node, self)
         self.maintenance = Maintenance(node, self)
         self._removals = Removals(node, self)
+        self._losses = Losses(node, self)
+        self._salvaging = Salvaging(node, self)
         self.samples = Samples(node)
         self._pool = RecentPool()
         self._open: dict[int, DiskCopy] = {}
@@ -116,6 +120,7 @@ class Copies:
                 self._strays[view.log_id] = node.now.mono
             else:
                 self._let_go(view.log_id)
+            self._note_losses(view)
         for peer in node.membership.links:
             self.link_change(peer, True)
         self.policy.begin()
@@ -189,7 +194,13 @@ class Copies:
             self._enter(view)
         else:
             self._leave(view)
+        self._note_losses(view)
         self.policy.view_changed(view)
+
+    def _note_losses(self, view: View) -> None:
+        if view.partings:
+            self._losses.view_changed(view)
+            self._salvaging.view_changed(view)
 
     def view_deleted(self, view: View) -> None:
         """The queue is gone."""
@@ -249,6 +260,11 @@ class Copies:
             disk = self._open[view.log_id] = DiskCopy(copy, node.read, node.recycler, lambda: node.now)
         return disk
 
+    def copy_log(self, log_id: int) -> CopyLog | None:
+        """The copy that this node has of a queue, named by a view or not."""
+        disk = self._open.get(log_id)
+        return None if disk is None else disk.copy
+
     def _let_go(self, log_id: int) -> None:
         """Nobody needs this copy any more."""
         self._strays.pop(log_id, None)
@@ -295,8 +311,13 @@ class Copies:
         queue.is_filling = True
         drops = copy.master.drops_transient
 
+        def filled(error: str | None) -> None:
+            queue.filled(error)
+            if error is not None:
+                queue.log.mends(error)  # others may have it, now or when they are back
+
         def fill() -> None:
-            disk.fill(queue.core, queue.filled, is_restarted=drops)
+            disk.fill(queue.core, filled, is_restarted=drops)
 
         is_plain = not (drops or queue.core.max_priority or disk.copy.log.counts)
         self._node.switch.promotions.begin(queue, fill, is_plain=is_plain)
@@ -320,6 +341,20 @@ class Copies:
             return "this node is not the master of the queue"
         self.mirrors.synchronise(queue_id, wanted=wanted)
         self.chronicle.sync_asked(queue_id, wanted=wanted)
+        return ""
+
+    def repair(self, queue_id: int) -> str:
+        """Have the copy of a queue here fetched anew from other nodes; why not, if it cannot be."""
+        copy = self.mirrors.copies.get(queue_id)
+        if copy is None:
+            return "this node has no copy of the queue"
+        reason = copy.log.damage or "an operator has it fetched anew"
+        if copy.master is not None:
+            if copy.master.mend(reason, self._node.now):
+                return ""
+            return f"no other node with a copy in sync is there ({copy.log.damage or 'it is not damaged'})"
+        copy.log.hurt(reason)
+        copy.damaged()
         return ""
 
     def transfer(self, queue_id: int, to: str, done: Callable[[str], None], run: int = 0) -> None:
@@ -505,7 +540,10 @@ class Copies:
         """Every second: let go of copies that nobody has asked for."""
         mono = self._node.now.mono
         for log_id in [one for one, since in self._strays.items() if mono - since > limits.stray_copy_us]:
-            self._let_go(log_id)
+            if not self._salvaging.is_kept(log_id):
+                self._let_go(log_id)
+        self._losses.tick()
+        self._salvaging.tick()
         self.policy.tick()
         self.balancer.tick()
         self.maintenance.tick()

@@ -47,6 +47,8 @@ class Counters:
         self.mirrors = dict.fromkeys((ADDED, SYNCHRONISED, DEMOTED, REMOVED), 0)
         """What became of mirrors of queues mastered here."""
         self.transfers_failed = 0
+        self.salvaged = self.salvage_dropped = 0
+        """Messages that only this node had after a loss: moved, or given up."""
 
 
 def promotion(before: View, after: View, nodes: Mapping[str, Node]) -> Promotion | None:

@@ -240,6 +240,13 @@ def sync_queue(source: Answerer, ask: Ask) -> Answered:
         yield {PROBLEM: NOT_READY if here is None else here.synchronise(number, bool(ask.limit))}
 
 
+def repair_queue(source: Answerer, ask: Ask) -> Answered:
+    """Have the copy of a queue here fetched anew."""
+    for number in ask.ids[:1]:
+        here = source.copies
+        yield {PROBLEM: NOT_READY if here is None else here.repair(number)}
+
+
 def move_master(source: Answerer, ask: Ask) -> Answered:
     """Hand a queue mastered here over to the node named; answered when that is done, or has failed."""
     here = source.copies
@@ -322,6 +329,7 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "views": view_marks,
     "attempts": attempts,
     "sync_queue": sync_queue,
+    "repair_queue": repair_queue,
     "move_master": move_master,
     bulkaway.KIND: bulk,
     "cursors": cursors,

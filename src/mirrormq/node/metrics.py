@@ -50,6 +50,9 @@ class QueueFacts(NamedTuple):
     epoch: int = 0
     """0: not mirrored."""
     losses: int = 0
+    salvaged: int = 0
+    window: tuple[int, int, float] = (0, 0, 0.0)
+    """Records, bytes and seconds that may be lost with this node, with asynchronous replication."""
     state: str = report_mirrors.RUNNING
     cursors: tuple[tuple[str, int], ...] = ()
     """(name, records behind the durable mark) of its readers."""
@@ -189,8 +192,20 @@ def fact_of(source: MetricSource, live: "Queue") -> QueueFacts:
         progress=100.0 if percent is None else float(percent),
         epoch=told["epoch"],
         losses=told["losses"],
+        salvaged=told["salvaged"],
+        window=(
+            measured.get("loss_window_records", 0),
+            measured.get("loss_window_bytes", 0),
+            measured.get("loss_window_seconds", 0.0),
+        ),
         state=measured["state"],
     )
+
+
+def to_salvage(state: MetaState) -> int:
+    """How many copies have messages that only they have."""
+    found = [parting for view in state.views.values() for parting in view.partings]
+    return sum(len(parting.nodes) for parting in found)
 
 
 def without_master(state: MetaState) -> int:
@@ -356,6 +371,12 @@ def _of_mirrors(source: MetricSource, totals: Totals) -> Iterator[Family]:
         "Queues that this node took over with a copy that was not in sync.",
         [((), counters.lossy)],
     )
+    text = "Messages that only this node had after such a take-over, moved to a salvage queue or back."
+    yield _count("mirrormq_salvaged_messages_total", text, counters.salvaged)
+    text = "Messages that only this node had after such a take-over, given up because the policy says so."
+    yield _count("mirrormq_salvage_dropped_messages_total", text, counters.salvage_dropped)
+    text = "Copies of queues in the cluster with messages that only they have, not salvaged yet."
+    yield _one("mirrormq_copies_to_salvage", text, to_salvage(source.state))
     yield Family(
         "mirrormq_transfers_failed_total",
         COUNTER,

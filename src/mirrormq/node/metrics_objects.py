@@ -71,6 +71,22 @@ MIRROR_COLUMNS = (
         "Promotions of a copy that was not in sync, since the queue was declared.",
         True,
     ),
+    Column(
+        _MIRRORS,
+        "queue_salvaged_messages_total",
+        COUNTER,
+        "Messages salvaged from copies that such promotions passed over.",
+        True,
+    ),
+    Column(
+        _MIRRORS,
+        "queue_loss_window_records",
+        GAUGE,
+        "With asynchronous replication: records that a mirror in sync may not have flushed.",
+        True,
+    ),
+    Column(_MIRRORS, "queue_loss_window_bytes", GAUGE, "Bytes of those records.", True),
+    Column(_MIRRORS, "queue_loss_window_seconds", GAUGE, "Age of the oldest of those records.", True),
 )
 
 CURSOR_COLUMNS = (
@@ -185,7 +201,8 @@ def queue_row(live: "Queue") -> Row:
 def mirror_row(fact: QueueFacts) -> Row:
     """The columns of a mirrored queue."""
     progress = fact.progress / 100
-    return (fact.in_sync, fact.wanted, fact.behind, fact.lag, progress, fact.epoch, fact.losses)
+    shown = (fact.in_sync, fact.wanted, fact.behind, fact.lag, progress, fact.epoch, fact.losses)
+    return (*shown, fact.salvaged, *fact.window)
 
 
 def queue_labels(vhost: str, name: str) -> Labels:

@@ -134,6 +134,11 @@ class MirrorNotes:
             "queue.transfer_failed", "stay here although they were to be handed over", "warning", lambda: text
         )
 
+    def made_anew(self, view: View) -> None:
+        """The copy here was damaged, is out of the view, and gets everything from the others."""
+        text = f"the damaged copy of {queue_text(view)} is fetched anew from the other nodes"
+        self._add("mirror.mended", "have copies here that are fetched anew", "warning", lambda: text)
+
     def trouble(self, view: View, node: str, kind: str) -> None:
         """The protocol met something it should not."""
         text = f"node {node} {_TROUBLE.get(kind, kind)} ({queue_text(view)})"
@@ -150,7 +155,7 @@ def _promotion_text(found: Promotion, messages: int, requeued: int) -> str:
     where = ", ".join(found.passed) or "nodes that were forgotten"
     return (
         f"{text}; MESSAGES MAY BE LOST: this copy was not in sync. What it lacks, and how much that is, only "
-        f"{where} can tell"
+        f"{where} can tell; it is salvaged when such a node is back"
     )
 
 

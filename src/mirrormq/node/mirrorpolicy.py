@@ -82,6 +82,7 @@ class MirrorPolicy:
             is_manual=found.sync_mode == "manual",
             sync_bytes_per_second=found.sync_bytes_per_second,
             sync_batch_size=found.sync_batch_size,
+            is_async=found.is_async,
         )
 
     def members_at_birth(self, record: records.Queue) -> tuple[Member, ...]:
@@ -259,8 +260,7 @@ class MirrorPolicy:
     def _waive(self, record: records.Queue, view: View, found: Mirroring) -> None:
         """Have it said, or not any more, that the master may act without a lease."""
         copy = self._copies.mirrors.copies.get(view.id)
-        losses = [mirroring.may_lose(found, is_stopped=is_stopped) for is_stopped in (False, True)]
-        may = record.durable and not any(losses)
+        may = record.durable and mirroring.may_waive(found)
         change = self._copies.waivers.wanted(view, copy, may=may)
         if change:
             self._ask(self.command(view, Change(view.id, view.epoch, change, "", 0)))

@@ -52,7 +52,7 @@ from mirrormq.node.memberport import ClusterOptions, Started
 from mirrormq.node.membership import NEVER, Membership
 from mirrormq.node.peerframes import FAMILY
 from mirrormq.node.placement import Placement
-from mirrormq.node.queuelogs import QueueLogs, with_log_ids
+from mirrormq.node.queuelogs import QueueLogs, letter_sources, with_log_ids
 from mirrormq.node.recover import recover_queues
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Done
@@ -156,7 +156,7 @@ class Node:
         copies = self.copies_class(self)
         recover_queues(self, self._disk, copies)
         self._disk = None
-        self.recycler.sources = lambda: {queue.log_id for queue in self.meta.queues.values()}
+        self.recycler.sources = lambda: letter_sources(self.meta)
         self.meta.watch(lambda changed: changes.follow(self, changed))
         self.switch.begin(self.membership.links)
         self.copies = copies

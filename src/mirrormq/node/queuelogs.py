@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from mirrormq.broker.readback import unreadable
 from mirrormq.log.cursors import Cursor
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.queuelog import MemoryLog, QueueLog
 from mirrormq.log.segments import Segments
 from mirrormq.meta import records
 from mirrormq.meta.commands import Command, DeclareQueue, Transaction
+from mirrormq.meta.tables import Tables
 
 if TYPE_CHECKING:
     from mirrormq.node.node import Node
@@ -74,7 +76,7 @@ class QueueLogs:
         node = self._node
         for queue in node.switch.masters.values():
             if log_id and queue.record.log_id == log_id:
-                queue.fail(reason)
+                unreadable(queue, reason)
                 return
         if node.copies is None or not node.copies.damaged(log_id, reason):
             owner = next((one for one in node.meta.queues.values() if log_id and one.log_id == log_id), None)
@@ -83,6 +85,13 @@ class QueueLogs:
             )
             text = f"{what}: damage was found in its log: {reason}; check the disk of this node"
             node.note("error", text, event="queue.log_damaged")
+
+
+def letter_sources(meta: Tables) -> set[int]:
+    """Whoever may send a numbered letter again: the queues, and copies that are being salvaged."""
+    found = {queue.log_id for queue in meta.queues.values()}
+    found.update(parting.id for view in meta.views.values() for parting in view.partings)
+    return found
 
 
 def with_log_ids(node: "Node", command: Command) -> Command:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mirrormq.meta import mirroring, system, views
 from mirrormq.meta.records import Learner, Member, Queue, View
 from mirrormq.meta.state import MetaState
+from mirrormq.mirror.copy import Copy
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.node.happenings import Counters
 
@@ -57,6 +58,10 @@ class CopiesPort(Protocol):
 
     def synchronise(self, queue_id: int, wanted: bool) -> str:
         """Copy old records to mirrors that are not in sync, or no longer; nothing, or why not."""
+        ...
+
+    def repair(self, queue_id: int) -> str:
+        """Have the copy of a queue here fetched anew from other nodes; nothing, or why not."""
         ...
 
     @property
@@ -120,6 +125,10 @@ def described(source: MirrorSource, record: Queue, pid: Callable[[str, int], str
         "unsynchronised": behind,
         "copies_wanted": wanted(source.state, record),
         "losses": view.losses,
+        "replication": "async" if is_async(source.state, record) else "sync",
+        "to_salvage": [node for parting in view.partings for node in parting.nodes],
+        "salvaged": view.salvaged,
+        "salvage_dropped": view.dropped,
     }
     if record.arguments.get("x-queue-type") == "quorum":
         members = [view.master, *(entry.node for entry in _mirrors(view))]
@@ -131,6 +140,11 @@ def described(source: MirrorSource, record: Queue, pid: Callable[[str, int], str
 def wanted(state: MetaState, record: Queue) -> int:
     """How many copies the policy of a queue wants in this cluster."""
     return mirroring.target(mirroring.mirroring_of(state, record, "safe"), state.nodes)
+
+
+def is_async(state: MetaState, record: Queue) -> bool:
+    """Are publishes to a queue confirmed before its mirrors have them?"""
+    return mirroring.mirroring_of(state, record, "safe").is_async
 
 
 def state_without_master(state: MetaState, record: Queue) -> str:
@@ -190,11 +204,23 @@ def measured(source: MirrorSource, live: "QueuePort") -> Row:
         "mirror_lag": max(lags, default=0),
         "mirrors": rows,
         "sync_progress": min(done, default=None),
+        **_loss_window(copy),
     }
     if found["state"] == SYNCING:
         messages = live.core.ready + live.core.unacked
         found["sync_messages"] = int(messages * min(done, default=0) / 100)
     return found
+
+
+def _loss_window(copy: Copy) -> Row:
+    """With asynchronous replication: what may have been confirmed and is not known to be on the disk of every
+    mirror in sync, so that it may be lost if this node dies now.
+    """
+    if not copy.options.is_async:
+        return {}
+    count, size, oldest = copy.log.backlog
+    age = max(0, copy.mirrors.now.wall - oldest) if count else 0
+    return {"loss_window_records": count, "loss_window_bytes": size, "loss_window_seconds": age / 1e6}
 
 
 def _mirror_state(source: MirrorSource, entry: Member | Learner, told: str) -> str:

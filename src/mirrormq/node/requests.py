@@ -335,6 +335,14 @@ class CancelSyncQueue(Request, frozen=True, kw_only=True, tag="cancel_sync_queue
     name: str
 
 
+class RepairQueue(Request, frozen=True, kw_only=True, tag="repair_queue"):
+    """Have the copy of a mirrored queue on a node, or the master's, fetched anew from others."""
+
+    vhost: str
+    name: str
+    node: str = ""
+
+
 class SyncStatus(Request, frozen=True, kw_only=True, tag="sync_status"):
     """How far the mirrors of a queue are."""
 

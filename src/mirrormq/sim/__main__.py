@@ -22,7 +22,8 @@ from mirrormq.sim.client import Stats
 from mirrormq.sim.clusterworld import ClusterStats, ClusterWorld
 from mirrormq.sim.cursorworld import CursorWorld
 from mirrormq.sim.etcdworld import EtcdWorld
-from mirrormq.sim.haworld import ANY_MODE
+from mirrormq.sim.haworld import ANY_MODE, HaStats
+from mirrormq.sim.lossworld import LossWorld
 from mirrormq.sim.metaworld import MetaStats, MetaWorld
 from mirrormq.sim.mirrorworld import MirrorStats, MirrorWorld
 from mirrormq.sim.planted import PLANTED
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "cluster": _run_cluster,
         "mirror": _run_mirror,
         "ha": _run_ha,
+        "loss": _run_loss,
         "sink": _run_sink,
     }
     run = runs.get(options.world, _run_log)
@@ -147,6 +149,10 @@ def _run_ha(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _run_loss(options: argparse.Namespace) -> int:
+    return _run_groups(options, LossWorld, HaStats())
+
+
 def _run_groups(
     options: argparse.Namespace,
     make_world: Callable[[int], RaftWorld | ClusterWorld],
@@ -174,7 +180,8 @@ def _run_groups(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mirrormq.sim", description=__doc__)
     parser.add_argument(
-        "world", choices=["log", "cursors", "raft", "meta", "etcd", "cluster", "mirror", "ha", "sink"]
+        "world",
+        choices=["log", "cursors", "raft", "meta", "etcd", "cluster", "mirror", "ha", "loss", "sink"],
     )
     amount = parser.add_mutually_exclusive_group(required=True)
     amount.add_argument("--seeds", metavar="A-B")

@@ -71,7 +71,7 @@ class MirrorChecker:
     def _on_view(self, view: View) -> None:
         facts = self.facts.get(view.id)
         if facts is None:
-            is_durable = SPECS[view.name].durable
+            is_durable = view.name not in SPECS or SPECS[view.name].durable
             facts = self.facts[view.id] = QueueFacts(view.id, view.name, is_durable, view, self._world.now)
         elif view.epoch > facts.view.epoch:
             before, facts.view = facts.view, view
@@ -93,7 +93,9 @@ class MirrorChecker:
             world.stats.failovers += 1
         if view.losses > before.losses:
             world.stats.losses += 1
-            self._excuse(facts, "a lossy promotion")
+            if any(parting.untold for parting in view.partings):
+                world.ha_history.doubled.add(view.name)
+            self._excuse(facts, "a lossy promotion", is_salvaged=facts.is_durable)
         elif view.since > before.since and view.drops_transient:
             world.ha_history.excuse(view.name, transient_only=True)
         self.members_have(facts)
@@ -107,8 +109,8 @@ class MirrorChecker:
             facts.is_excused = True
             self._excuse(facts, "all copies were destroyed")
 
-    def _excuse(self, facts: QueueFacts, why: str) -> None:
-        count = self._world.ha_history.excuse(facts.name)
+    def _excuse(self, facts: QueueFacts, why: str, *, is_salvaged: bool = False) -> None:
+        count = self._world.ha_history.excuse(facts.name, is_salvaged=is_salvaged)
         self._world.say(f"{facts.name}: {why}: {count} messages are excused")
         facts.known_from = facts.durable = 0
         for table in (facts.stream, facts.seqs, facts.numbers, facts.removed, facts.appended):
@@ -122,6 +124,8 @@ class MirrorChecker:
         """The disk of a node is gone, in all its lives so far."""
         self._destroyed[name] = start
         for facts in self.facts.values():
+            if facts.view.losses:
+                self._world.ha_history.forsake(facts.name)
             if not facts.is_deleted:
                 self.destruction(facts)
 
@@ -365,6 +369,8 @@ class MirrorChecker:
         """A publish is acknowledged: all members of the newest view have it (I8)."""
         if message.is_returned or message.is_excused:
             return
+        if self._world.policies.get(message.queue, {}).get("ha-replication") == "async":
+            return  # its master's word is enough; what a promotion takes away is salvaged (I15)
         for facts in self.facts.values():
             if facts.name != message.queue or facts.is_deleted:
                 continue

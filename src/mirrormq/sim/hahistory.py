@@ -6,6 +6,7 @@ be missing where a purge, a deletion, or a loss that the run has caused explains
 
 from dataclasses import dataclass, field
 
+from mirrormq.broker.salvaged import queue_name
 from mirrormq.sim.clusterhistory import DELETE, EMPTY, LAG_US, NEVER, PUT, History, Sent, queue_key
 from mirrormq.sim.model import Violation, number_of
 from mirrormq.wire.properties import Properties, encode_properties
@@ -24,6 +25,8 @@ class HaSent(Sent):
     is_rejected: bool = False
     is_excused: bool = False
     """The run has destroyed all its copies, or a loss was allowed: nothing is promised any more."""
+    is_salvageable: bool = False
+    """The loss was a promotion, and every copy that it passed over comes back in the end."""
     seen: dict[str, int] = field(default_factory=dict)
     """Deliveries by queue."""
 
@@ -45,6 +48,10 @@ class HaHistory(History):
     def __init__(self) -> None:
         super().__init__()
         self.sent: dict[int, HaSent] = {}  # type: ignore[assignment]
+        self.doubled: set[str] = set()
+        """Queues whose master lost them again before it could tell what it had: two copies may be salvaged
+        for one another.
+        """
         self._firsts: dict[tuple[int, str, int, int], int] = {}
         """Number of the last first delivery by publisher, queue, priority and receiver."""
 
@@ -57,7 +64,10 @@ class HaHistory(History):
         self.deliveries += 1
         message.deliveries += 1
         is_letter = queue == LETTERS and message.queue == DYING
-        if message.queue != queue and not (is_letter and message.is_rejected):
+        is_salvaged = queue == queue_name(message.queue) and message.is_excused
+        if is_salvaged and message.seen.get(queue) and not is_marked and message.queue not in self.doubled:
+            raise Violation(f"I15: {queue}: message {number} was salvaged twice")
+        if message.queue != queue and not (is_letter and message.is_rejected) and not is_salvaged:
             raise Violation(f"{queue}: message {number} was sent to {message.queue}")
         if message.is_returned:
             raise Violation(f"{queue}: message {number} was returned, and is delivered")
@@ -74,8 +84,11 @@ class HaHistory(History):
             self._firsts[lane] = message.number
         return message
 
-    def excuse(self, queue: str, *, transient_only: bool = False) -> int:
-        """Nothing is promised any more about what was sent to a queue so far; returns how many that were."""
+    def excuse(self, queue: str, *, transient_only: bool = False, is_salvaged: bool = False) -> int:
+        """Nothing is promised any more about what was sent to a queue so far; returns how many that were.
+
+        `is_salvaged`: but that what was persistent is found in the end, there or in the salvage queue.
+        """
         found = [
             message
             for message in self.sent.values()
@@ -85,6 +98,7 @@ class HaHistory(History):
         ]
         for message in found:
             message.is_excused = True
+            message.is_salvageable = is_salvaged and message.is_persistent
         return len(found)
 
     def excuse_letters(self) -> None:
@@ -92,6 +106,18 @@ class HaHistory(History):
         for message in self.sent.values():
             if message.is_rejected and not message.is_persistent:
                 message.is_excused = True
+
+    def check_drained(self, message: Sent, now: int) -> None:
+        """What was in a queue when that was deleted does not come back; what was salvaged has left it."""
+        assert isinstance(message, HaSent)
+        if not message.seen.get(queue_name(message.queue)):
+            super().check_drained(message, now)
+
+    def forsake(self, queue: str) -> None:
+        """A copy that was passed over may have been destroyed: what was to be salvaged may be lost."""
+        for message in self.sent.values():
+            if message.queue == queue:
+                message.is_salvageable = False
 
     def queue_died(self, name: str, now: int) -> None:
         """A queue that does not outlive its nodes is gone with them."""
@@ -106,7 +132,9 @@ class HaHistory(History):
         """Everything that had to arrive was settled; returns how many that were."""
         owed = 0
         for message in self.sent.values():
-            if message.confirmed_at == NEVER or message.is_returned or message.is_excused:
+            if message.confirmed_at == NEVER or message.is_returned:
+                continue
+            if message.is_excused and not message.is_salvageable:
                 continue
             if self.may_be_gone(message, message.queue):
                 continue
@@ -115,8 +143,9 @@ class HaHistory(History):
             owed += 1
             is_settled = message.is_acked or (message.is_rejected and message.queue != DYING)
             if not is_settled:
+                rule = "I15" if message.is_excused else "I3"
                 raise Violation(
-                    f"I3: {message.queue}: message {message.number} was confirmed and is lost,"
+                    f"{rule}: {message.queue}: message {message.number} was confirmed and is lost,"
                     f" {'persistent' if message.is_persistent else 'transient'}, seen {message.seen}"
                 )
         return owed

@@ -66,6 +66,8 @@ class HaStats(ClusterStats):
     views: int = 0
     failovers: int = 0
     losses: int = 0
+    salvaged: int = 0
+    """Messages that came back after a lossy promotion, from copies that it had passed over."""
     unseen: int = 0
     """Confirms of queues that had no view."""
     waived: int = 0
@@ -92,9 +94,10 @@ class HaWorld(ClusterWorld):
     client_class = HaClient
     history_class = HaHistory
     queues = SPECS
-    lengths = ((1, 4), (1, 4), (1, 4), (1, 4), (4, 10), (6, 20))
+    lengths: tuple[tuple[int, int], ...] = ((1, 4), (1, 4), (1, 4), (1, 4), (4, 10), (6, 20))
     paces = (6_000, 12_000, 25_000)
     largest_batch = LARGEST_BATCH
+    ha_limits = HA_LIMITS
 
     def __init__(
         self,
@@ -134,7 +137,9 @@ class HaWorld(ClusterWorld):
     def small_limits(self) -> AbstractContextManager[None]:
         """Run with small bounds, so that a short run passes them often."""
         more = SPOOL_LIMITS if self.settings.partition_handling in (IGNORE, PAUSE_IF_ALL_DOWN) else {}
-        return small_limits(self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS, **HA_LIMITS, **more})
+        return small_limits(
+            self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS, **self.ha_limits, **more}
+        )
 
     # --- nodes ---
 
@@ -341,6 +346,9 @@ class HaWorld(ClusterWorld):
                 self.start(node.name)
             self.run_until(self.is_as_desired, HEAL_US, "a node that was killed last does not come back")
         self.run_until(self._is_followed, HEAL_US, "the nodes do not come to rest at last")
+        leader = self.leader()
+        assert leader is not None and leader.node is not None
+        self.stats.salvaged = sum(view.salvaged for view in leader.node.state.views.values())
         super().drain()
 
     def _is_followed(self) -> bool:
@@ -363,8 +371,10 @@ def _is_complete(state: MetaState, queue: Queue) -> bool:
     if view is None:
         # What is not durable cannot be mirrored later.
         return count == 1 or queue.name == BRIEF
-    if view.learners or any(
-        entry.is_restarted or not _is_there(state, entry.node, entry.start) for entry in view.members
+    if (
+        view.partings
+        or view.learners
+        or any(entry.is_restarted or not _is_there(state, entry.node, entry.start) for entry in view.members)
     ):
         return False
     names = {entry.node for entry in view.members}

@@ -118,6 +118,15 @@ class MemoryCopyLog:
     # --- records ---
 
     @property
+    def backlog(self) -> tuple[int, int, int]:
+        """What is not known to be everywhere."""
+        return self.end - self.folded, 0, 0
+
+    def hurt(self, reason: str) -> None:
+        """Records of it cannot be read."""
+        self.damage = reason
+
+    @property
     def is_complete(self) -> bool:
         """Every live record is here, and flushed if it came by a full copy."""
         return not self.base and self._flushed_ops >= self._finished_ops

@@ -228,9 +228,14 @@ def test_where_the_policy_prefers_service_the_oldest_learner_takes_over_and_it_i
     assert (members(state), learners(state)) == (["b"], ["c"])
     assert (view.losses, view.last_in_sync) == (1, (Member("a", 1),))
     returned(state, "a")
+    refused = change(state, "q", "add_learner", "a")
+    assert (refused.ok, refused.error) == (False, "guard"), "what only a has comes first"
+    (parting,) = view.partings
+    must(state, c.NoteSalvaged("/", "q", view.id, parting.id, "a", 0, 7, messages=3))
     changed(state, "q", "add_learner", "a")
     changed(state, "q", "admit", "a")
     assert (view_of(state).losses, view_of(state).last_in_sync) == (1, ())
+    assert (view_of(state).partings, view_of(state).salvaged) == ((), 3)
 
 
 def test_no_queue_goes_to_a_node_on_its_way_out(state: MetaState) -> None:
@@ -422,3 +427,48 @@ def test_a_single_node_under_a_new_name_loses_nothing() -> None:
     state.take_changes()
     must(state, c.NodeRestarted("b", alone=True, start=1))
     assert (members(state), view_of(state).losses) == (["b"], 0)
+
+
+# --- copies that cannot be read, and asynchronous replication -----------------------------------------------
+
+
+def test_a_master_that_cannot_read_its_copy_gives_way_to_a_restarted_member_and_is_a_learner(
+    state: MetaState,
+) -> None:
+    declare_mirrored(state, "q", "a", "b")
+    restarted(state, "b")
+    changed(state, "q", "surrender", "b")
+    assert (members(state), learners(state)) == (["b"], ["a"])
+    assert (view_of(state).drops_transient, view_of(state).losses) == (True, 0)
+
+
+def test_nobody_surrenders_to_a_dead_node(state: MetaState) -> None:
+    declare_mirrored(state, "q", "a", "b")
+    dead(state, "b")
+    assert change(state, "q", "surrender", "b").error == "guard"
+
+
+def test_an_asynchronous_mirror_takes_over_with_a_loss_and_the_old_master_is_passed_over(
+    state: MetaState,
+) -> None:
+    policy(state, ha_replication="async")
+    declare_mirrored(state, "q", "a", "b", "c")
+    dead(state, "a")
+    view = view_of(state)
+    assert members(state) == ["b", "c"]
+    assert (view.losses, view.last_in_sync) == (1, (Member("a", 1),))
+    assert [parting.nodes for parting in view.partings] == [("a",)]
+
+
+def test_with_when_synced_it_waits_for_its_master(state: MetaState) -> None:
+    policy(state, ha_replication="async", ha_promote_on_failure="when-synced")
+    declare_mirrored(state, "q", "a", "b")
+    dead(state, "a")
+    assert (members(state), view_of(state).losses) == (["a", "b"], 0)
+
+
+def test_an_asynchronous_master_that_is_started_again_goes_on(state: MetaState) -> None:
+    policy(state, ha_replication="async")
+    declare_mirrored(state, "q", "a", "b")
+    restarted(state, "a")
+    assert (members(state)[0], view_of(state).losses, view_of(state).drops_transient) == ("a", 0, True)

@@ -58,6 +58,24 @@ def cancel_sync_queue(ctx: typer.Context, queue: Queue) -> None:
     session.finish()
 
 
+@command(QUEUES, "[--vhost <vhost>] [--node <node>] <queue>", own=("--node",))
+def repair_queue(
+    ctx: typer.Context,
+    queue: Queue,
+    *,
+    node: Annotated[str, typer.Option("--node", help="whose copy; the master's if not given")] = "",
+) -> None:
+    """Have a node fetch its copy of a mirrored queue anew from the others, as after a damage found by
+    verify_log; nothing is lost.
+    """
+    session = session_of(ctx)
+    vhost = session.options.vhost
+    session.say(f"Repairing queue '{queue}' in vhost '{vhost}' ...")
+    done = session.call("repair_queue", vhost=vhost, name=queue, node=node)
+    text = f"Node {done['node']} fetches its copy anew; list_queues shows when it is in sync"
+    session.finish(text, node=done["node"])
+
+
 @command(QUEUES, "[--vhost <vhost>] <queue> <node>")
 def move_master(
     ctx: typer.Context, queue: Queue, node: Annotated[str, typer.Argument(metavar="NODE")]
@@ -107,6 +125,9 @@ def plan_lines(queue: str, plan: dict[str, Any]) -> list[str]:
     if not plan["lossy"]:
         return [*lines, f"Node {node} has a copy in sync: no persistent message that was confirmed is lost."]
     lines.append("LOSS: everything is lost that this node's copy lacks, confirmed messages included.")
+    lines.append(
+        "If a node that has it comes back later, the policy key ha-salvage says what is done with it."
+    )
     lines.append(f"Nodes with a copy in sync, none of which is there: {waits}. To lose nothing, start one.")
     for row in plan["copies"]:
         state = "complete" if row["is_complete"] else f"copied {row['copied']} of {row['copied_of']}"

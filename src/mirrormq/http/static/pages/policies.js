@@ -15,6 +15,8 @@ const KINDS = {
   "ha-promote-on-shutdown": "String",
   "ha-promote-on-failure": "String",
   "ha-min-in-sync": "Number",
+  "ha-replication": "String",
+  "ha-salvage": "String",
   "ha-mirror-timeout": "Number",
   "message-ttl": "Number",
   expires: "Number",

@@ -174,6 +174,8 @@ function drawQueue(parts, row) {
       ["Ready bytes", bytes(row.message_bytes_ready)],
       ["Durable mark", row.durable_mark === undefined ? null : count(row.durable_mark)],
       ["Lossy promotions", row.losses ? count(row.losses) : null],
+      ["Salvaged messages", row.salvaged ? count(row.salvaged) : null],
+      ["To be salvaged on", row.to_salvage && row.to_salvage.length ? row.to_salvage.join(", ") : null],
     ]),
   );
 }
