@@ -18,10 +18,9 @@ while `View.is_led_by` names its own start and its lease is valid.
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
-from mirrormq.meta import commands, mirroring, partings
+from mirrormq.meta import commands, mirroring, partings, waiving
 from mirrormq.meta.commands import HaDefaults
 from mirrormq.meta.records import FORGOTTEN, Learner, Member, Node, Queue, Record, View
 from mirrormq.meta.tables import Refused, Tables
@@ -60,11 +59,6 @@ def waiting(tables: Tables) -> dict[str, int]:
         for node in tables.nodes.values()
         if node.name in masters or (not node.is_live and tables.views_led_by(node.name))
     }
-
-
-def waived_by(tables: Tables, node: str) -> int:
-    """How many queues a node may go on with while nobody hears of it."""
-    return sum(view.waiver == node for view in tables.views_of(node))
 
 
 def sync_critical(tables: Tables, node: str) -> list[View]:
@@ -237,21 +231,6 @@ def _stopped(tables: Tables, view: View, command: commands.ChangeView) -> View:
     return replace(stopped, epoch=view.epoch + 1)
 
 
-def _waived(tables: Tables, view: View, command: commands.ChangeView) -> View:
-    """Only for queues that nobody else takes over with a loss, nor loses with its nodes."""
-    queue = tables.queues[view.identity]
-    found = mirroring.mirroring_of(tables, queue, command.ha_defaults)
-    if not mirroring.may_waive(found) or not queue.durable or view.waiver == view.master:
-        raise Refused("guard", f"queue '{queue.name}' needs the lease of its master", view)
-    return replace(view, epoch=view.epoch + 1, waiver=view.master)
-
-
-def _unwaived(_: Tables, view: View, __: commands.ChangeView) -> View:
-    if not view.waiver:
-        raise Refused("guard", f"the master of queue '{view.name}' needs its lease", view)
-    return replace(view, epoch=view.epoch + 1, waiver=UNSET)
-
-
 _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
     "add_learner": _with_learner,
     "remove_learner": _without_learner,
@@ -262,8 +241,8 @@ _CHANGES: dict[str, Callable[[Tables, View, commands.ChangeView], View]] = {
     "surrender": _surrendered,
     "renew": _renewed,
     "stop": _stopped,
-    "waive": _waived,
-    "unwaive": _unwaived,
+    "waive": waiving.waived,
+    "unwaive": waiving.unwaived,
 }
 
 

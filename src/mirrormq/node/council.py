@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mirrormq.base import limits
 from mirrormq.cluster.raft import membership as mb
-from mirrormq.meta import views
+from mirrormq.meta import views, waiving
 from mirrormq.meta.commands import (
     Command,
     ForgetNode,
@@ -196,7 +196,7 @@ class Council:
             return Answer(number, True, f"node {name} is the last one of the cluster; reset it instead")
         if name != wish.by and name in membership.links:
             return Answer(number, True, f"node {name} is running: stop it first, or run leave_cluster there")
-        alone = views.waived_by(membership.state, name)
+        alone = waiving.waived_by(membership.state, name)
         if alone and name != wish.by and not isinstance(wish, ForceForget):
             text = f"node {name} may be serving {alone} queues where nobody sees it (partition mode ignore):"
             return Answer(number, True, f"{text} see that it is down for good, then forget it with --force")

@@ -20,7 +20,7 @@ from mirrormq.cluster.raft.raft import Raft
 from mirrormq.log.disk import Disk
 from mirrormq.meta.commands import NodeRestarted
 from mirrormq.meta.state import Outcome
-from mirrormq.node.memberport import Started
+from mirrormq.node.memberport import ClusterOptions, Inside, MembershipEffects, Started
 from mirrormq.node.membership import FEATURE_LEVEL, PAUSED, READY, SEEKING, Membership
 
 if TYPE_CHECKING:
@@ -146,6 +146,14 @@ class EtcdMembership(Membership):
         if self.etcd.is_stalled(self.now.mono):
             return "its disk does not answer"
         return f"its lease in etcd cannot be renewed ({self.etcd.problem or 'it was lost'})"
+
+
+def membership_of(
+    node: Inside, effects: MembershipEffects, token: Callable[[], int], cluster: ClusterOptions
+) -> Membership:
+    """How a node belongs to its cluster, by what its nodes agree by."""
+    kind = EtcdMembership if cluster.etcd is not None else Membership
+    return kind(node, effects, token, cluster)
 
 
 def _ignore(_: Outcome) -> None:

@@ -67,9 +67,7 @@ class Membership:
     def __init__(
         self, node: Inside, effects: MembershipEffects, next_token: Callable[[], int], options: ClusterOptions
     ) -> None:
-        self._node = node
-        self._effects = effects
-        self._next_token = next_token
+        self._node, self._effects, self._next_token = node, effects, next_token
         self.options = options
         self.name = node.node_name
         self.phase = SEEKING
@@ -81,12 +79,9 @@ class Membership:
         self.partition = Partition(self, node)
         self._first: Callable[[], list[Command]] = list
         self._identity_token = 0
-        self._is_introduced = False
         self._dialled: set[str] = set()
         self._told_members = ""
-        self._is_joining = False
-        self._is_forming = False
-        self._is_leaving = False
+        self._is_introduced = self._is_joining = self._is_forming = self._is_leaving = False
         self._answered: tuple[str, ...] = ()
         """Addresses that came with the permission to join."""
         self._lease_seen = 0

@@ -46,7 +46,7 @@ from mirrormq.node.clockwatch import ClockWatch
 from mirrormq.node.confirms import Confirms
 from mirrormq.node.copies import FAMILIES, GREETING, Copies
 from mirrormq.node.effects import Effects
-from mirrormq.node.etcdmember import EtcdMembership
+from mirrormq.node.etcdmember import membership_of
 from mirrormq.node.logins import AMQP, LoginDone, Logins
 from mirrormq.node.memberport import ClusterOptions, Started
 from mirrormq.node.membership import NEVER, Membership
@@ -76,9 +76,8 @@ class Node:
         cluster: ClusterOptions | None = None,
     ) -> None:
         self.now = self.started_at = now
-        self.rng = rng
+        self.rng, self.settings = rng, settings
         self.node_name = self.cluster_name = name
-        self.settings = settings
         self.effects = Effects()
         self.dirty, self.work, self.grave = Dirty(), Worklist(), Graveyard()
         self.vhosts: dict[str, VHost] = {}
@@ -91,8 +90,7 @@ class Node:
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
         cluster = cluster or ClusterOptions()
-        kind = EtcdMembership if cluster.etcd is not None else Membership
-        self.membership: Membership = kind(self, self.effects, self._next_token, cluster)
+        self.membership: Membership = membership_of(self, self.effects, self._next_token, cluster)
         self.partition = self.membership.partition
         self._disk: Disk | None = None
         """To read queues from, until that is done."""

@@ -94,8 +94,7 @@ class Switch:
     """All links of this node, and the queues behind them."""
 
     def __init__(self, node: NodePort, effects: PeerEffects) -> None:
-        self.node = node
-        self._effects = effects
+        self.node, self._effects = node, effects
         self._is_begun = False
         self._early: dict[str, list[bytes]] = {}
         """Frames of linked nodes that came before this node could serve them: greetings."""
