@@ -283,3 +283,19 @@ def converge(state: MetaState, found: Mirroring) -> None:
     live = [entry for entry in after.members if state.nodes[entry.node].is_live]
     before = [entry for entry in now.members if state.nodes[entry.node].is_live]
     assert len(live) >= min(len(before), goal), "fewer copies than before"
+
+
+@pytest.mark.parametrize(
+    ("more", "may"),
+    [
+        ({}, True),
+        ({"ha-promote-on-failure": "always"}, False),
+        ({"ha-promote-on-shutdown": "always"}, False),
+        ({"ha-replication": "async"}, False),
+        ({"ha-replication": "async", "ha-promote-on-failure": "when-synced"}, False),
+    ],
+)
+def test_a_master_may_act_without_a_lease_only_if_nobody_takes_over_with_a_loss(
+    more: dict[str, str], may: bool
+) -> None:
+    assert mirroring.may_waive(mirroring.settings(QUEUE, {"ha-mode": "all", **more}, "safe")) == may
