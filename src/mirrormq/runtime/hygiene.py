@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import resource
@@ -14,6 +15,11 @@ GC_THRESHOLDS = (2_000, 5, 5_000)
 """Allocations between collections. Messages are not tracked, so what is left is slow-moving state. Of what is
 new no more than twelve thousand objects are looked at in one go: that is about a millisecond.
 """
+
+LARGE_BLOCK_BYTES = 4 * 1024 * 1024
+"""Blocks from here on are mapped and unmapped; smaller ones come often enough to be kept."""
+_M_MMAP_THRESHOLD = -3
+"""Its name in malloc.h."""
 
 
 def raise_file_limit() -> int:
@@ -33,6 +39,22 @@ def tune_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    _allocator("malloc_trim", 0)  # imports alone leave megabytes of holes behind
+
+
+def tune_memory() -> None:
+    """Give large blocks back to the system when they are freed.
+
+    By itself the C library keeps what is as large as any it has seen freed: the work space of the first
+    password that is checked would stay with this process, in each thread that has checked one.
+    """
+    _allocator("mallopt", _M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
+
+
+def _allocator(function: str, *numbers: int) -> None:
+    """Call a function of the GNU C library's allocator; elsewhere there is none to call."""
+    with contextlib.suppress(OSError, AttributeError):
+        getattr(ctypes.CDLL(None), function)(*numbers)
 
 
 def reap_children() -> None:

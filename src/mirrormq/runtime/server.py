@@ -86,6 +86,7 @@ class Server:
         self._now: asyncio.Future[str] = self.loop.create_future()
         self._on_ready = on_ready
         self._install_signals()
+        hygiene.tune_memory()
         self.files_max = hygiene.raise_file_limit()
         # Whatever has come up goes down again in the opposite order, however far the start got.
         async with contextlib.AsyncExitStack() as undo:
