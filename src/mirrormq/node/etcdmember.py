@@ -46,7 +46,7 @@ class EtcdMembership(Membership):
         if self.phase == READY:
             return ""
         if self.phase == PAUSED:
-            return f"paused: {self._why_paused()}"
+            return f"paused: {self.why_paused()}"
         return f"waiting for etcd: {self.etcd.problem or 'this start is being recorded'}"
 
     # --- start ---
@@ -142,7 +142,8 @@ class EtcdMembership(Membership):
             self._node.note("info", "joined", cluster=cluster.hex(), event="cluster.joined")
             self._belong(cluster)
 
-    def _why_paused(self) -> str:
+    def why_paused(self) -> str:
+        """Why there is no lease, for people."""
         if self.etcd.is_stalled(self.now.mono):
             return "its disk does not answer"
         return f"its lease in etcd cannot be renewed ({self.etcd.problem or 'it was lost'})"

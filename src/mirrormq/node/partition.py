@@ -144,6 +144,8 @@ class Partition:
         membership = self._membership
         if membership.raft.is_stalled(membership.now.mono):
             return "its disk does not answer"
+        if not isinstance(membership.raft, Raft):
+            return "it holds its lease in etcd" if membership.has_lease() else membership.why_paused()
         voters = [member.name for member in membership.raft.config.members if member.role != "non-voter"]
         heard = [name for name in voters if name == membership.name or name in membership.links]
         missing = [name for name in voters if name not in heard]
