@@ -164,6 +164,10 @@ def test_a_master_that_is_stopped_in_good_order_hands_over(three: Cluster) -> No
     three.start(three[2])
 
 
+def clients_of(node: kit.Node) -> list[str]:
+    return [row["name"] for row in node.ctl("list_connections") if row["node"] == node.name]
+
+
 def test_a_node_joins_again_and_leaves(three: Cluster, tmp_path: Path) -> None:
     """004-join, 004-leave."""
     node = three.add("late")
@@ -182,8 +186,7 @@ def test_a_node_joins_again_and_leaves(three: Cluster, tmp_path: Path) -> None:
         refused = typed(node, text("004-leave"))
         assert (refused.code, "1 clients are connected" in refused.err) == (69, True), refused
         channel.connection.close()
-        here = lambda: [row for row in node.ctl("list_connections") if row["node"] == node.name]  # noqa: E731
-        until(lambda: not here(), "the client is gone")
+        until(lambda: not clients_of(node), "the client is gone")
         assert typed(node, text("004-leave")).code == 0
         until(lambda: node.name not in three[0].status()["disk_nodes"], "it has left")
         taken = three[0].channel().basic_get("left", auto_ack=True)
