@@ -278,9 +278,11 @@ def on_credit(_switch: "Switch", link: PeerLink, frame: Credit) -> None:
 
 
 def on_limit(_switch: "Switch", link: PeerLink, frame: Limit) -> None:
-    """A consumer's limits changed."""
+    """A consumer's limits changed. One that is suspended hears of them when it is resumed, and not before:
+    what it was sent until then would be taken for lost on its way.
+    """
     outlet = link.outlets.get(frame.outlet)
-    if outlet is not None:
+    if outlet is not None and not outlet.is_suspended:
         outlet.flush()  # what is written stands before the answer
         outlet.limit(frame.prefetch, frame.is_flowing)
     _answer(link, frame.request)

@@ -134,11 +134,14 @@ class RemoteQueue:
         return not self.since or (self._is_led and self.link.start == self._start)
 
     @property
+    def is_stale(self) -> bool:
+        """Is what is registered at the master over, and this node about to register it anew?"""
+        return bool(self.since) and self.link.is_stale
+
+    @property
     def may_hand_out(self) -> bool:
         """May messages that are here be given to clients?"""
-        if not self.is_open or not self.since:
-            return self.is_open
-        return self.switch.look_at_lease() and not self.link.is_stale
+        return self.is_open and (not self.since or (self.switch.look_at_lease() and not self.is_stale))
 
     def may_be_known(self, was_mirrored: bool) -> bool:
         """May what another process was sent first have been delivered, although its successor has not got it?
@@ -194,7 +197,7 @@ class RemoteQueue:
                 self.link.go_stale()  # the link did not break: go on as after a lapse of the lease
             else:
                 self.on_link_up()
-        elif self.is_open and since != self.since:
+        elif self.is_open and since != self.since and not self.is_stale:
             self.subscriptions.register_orphans()
             self.wishes.go_on()
 
@@ -354,13 +357,14 @@ class RemoteQueue:
             self._gets.pop(channel.uid, None)
             again()
 
-        self.wishes.ask(Wish(make, lambda answer: self._got(channel, inlet, answer, again), here))
+        wish = Wish(make, lambda answer: self._got(channel, inlet, answer, again), here, registers=True)
+        self.wishes.ask(wish)
 
     def _got(
         self, channel: Channel, inlet: Inlet, answer: Answer | Got | AmqpError, again: Callable[[], None]
     ) -> None:
-        is_stale = self.since and self.link.is_stale and isinstance(answer, Got)
-        if isinstance(answer, Got) and (is_stale or answer.outlet != inlet.number) and not channel.closing:
+        is_over = self.is_stale or (isinstance(answer, Got) and answer.outlet != inlet.number)
+        if isinstance(answer, Got) and is_over and not channel.closing:
             self._get(channel, inlet, again)  # it came under a registration that is over: once more
             return
         if isinstance(answer, Got) and answer.tag and not inlet.core.gone and self._lacks_lease(channel):

@@ -104,7 +104,7 @@ class Subscriptions:
             consumer.core.prefetch = consumer.prefetch
             pass_on(lambda: queue.consume(consumer), later)
 
-        wish = Wish(make, answered, here)
+        wish = Wish(make, answered, here, registers=True)
         self._queue.wishes.ask(wish)
         return later
 
@@ -262,7 +262,14 @@ class Subscriptions:
                 self._orphans[consumer] = None
 
     def register(self) -> None:
-        """Tell the master, in this order, what channels hold and how it ended, and who consumes."""
+        """Tell the master, in this order, what channels hold and how it ended, and who consumes.
+
+        If it is yet to answer that it has heard of a lapse of the lease here, that waits for the answer
+        (`RemoteQueue.renew`): it suspends or drops what it has when it hears of it, not this.
+        """
+        if self._queue.is_stale:
+            self._queue.link.active[self._queue] = None
+            return
         for inlet in self._all:
             inlet.resume()
         for inlet in self._leaving:

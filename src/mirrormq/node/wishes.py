@@ -5,6 +5,8 @@ Guarantees
   is one within `limits.failover_grace_us`. A new request waits `limits.failover_wait_us` for a master. Then,
   and at once if the queue is not mirrored, it fails.
 - If this node becomes the master, the request is put to the queue here.
+- One that registers something at the master waits while this node has to tell it that its lease had run out
+  (switch.py): what is sent between that and the answer would be registered twice.
 - Each is answered once. What a lost answer was about is done twice at most: all of them may be repeated, and
   what a lost basic.get took out is ready again at the new master.
 """
@@ -33,6 +35,8 @@ class Wish(NamedTuple):
     answered: Answered
     here: "Callable[[QueuePort], None]"
     """Puts it to the queue here instead."""
+    registers: bool = False
+    """Does the master deliver something because of it?"""
     until: int = 0
     """When it is given up; 0 as long as it is under way."""
 
@@ -57,11 +61,14 @@ class Wishes:
         queue = self._queue
         if queue.successor is not None:
             wish.here(queue.successor)  # asked again, because the answer was that of the master before
-        elif queue.is_open:
+        elif self._may_send(wish):
             queue.switch.catch_up()
             self._send(wish)
         else:
             self._wait(wish, limits.failover_wait_us)
+
+    def _may_send(self, wish: Wish) -> bool:
+        return self._queue.is_open and not (wish.registers and self._queue.is_stale)
 
     def _send(self, wish: Wish) -> None:
         self._queue.link.request(wish.make, lambda answer: self._on_answer(wish, answer))
@@ -89,7 +96,7 @@ class Wishes:
         for wish in waiting:
             if self._queue.successor is not None:
                 wish.here(self._queue.successor)
-            elif self._queue.is_open:
+            elif self._may_send(wish):
                 self._send(wish)
             else:
                 self._waiting.append(wish)
@@ -98,7 +105,6 @@ class Wishes:
         """Give up what has waited for too long; ask again what nobody else would."""
         if self._queue.is_open:
             self.go_on()
-            return
         if self._queue.host.partition.patient_since > now - limits.failover_grace_us:
             return
         over = [wish for wish in self._waiting if wish.until <= now]

@@ -5,11 +5,12 @@ from mirrormq.meta import commands as c
 from mirrormq.meta.records import Node as NodeRecord
 from mirrormq.node import masterside
 from mirrormq.node.memberframes import RAFT, Answer, Forget
-from mirrormq.node.peerframes import Ready, Renew
+from mirrormq.node.peerframes import Limit, Ready, Renew
 from mirrormq.wire import methods
 from tests.support.groupkit import STEP_US
 from tests.support.kernelkit import publish
 from tests.support.scenariokit import Site
+from tests.unit.node.test_failover import ack, consumer, mastered
 
 
 def site(**policy: object) -> Site:
@@ -190,3 +191,61 @@ def test_a_publisher_held_by_what_is_owed_goes_on_when_this_node_has_become_the_
     at.heal()
     publisher.wait_confirmed(1)
     assert not connection.parked
+
+
+def lapsed(at: Site, name: str) -> None:
+    """The lease of a node ran out and is back; the master has not heard of it yet."""
+    at.cuts.add(frozenset((name, "a")))
+    at[name].node.switch.lapse()
+    at[name].node.switch.begin_pass()
+    assert at[name].node.switch.link("a").is_stale
+
+
+def test_who_begins_to_consume_while_a_lapse_is_told_to_the_master_is_registered_once():
+    at = site()
+    at.fill(3)
+    home = at["c"]
+    early = consumer(at, "c", prefetch=1)
+    early.wait_taken(1)
+    late, getter = home.client(), home.client()
+    session = home.node.switch.link("a").session
+    lapsed(at, "c")
+    late.send(methods.BasicConsume(queue="q", consumer_tag="c"))
+    getter.send(methods.BasicGet(queue="q"))
+    at.heal()
+    at.advance(1)
+    assert home.node.switch.link("a").session == session, "the link did not break"
+    late.expect(methods.BasicConsumeOk)
+    found = late.deliveries() + [body for _, body in getter.deliveries()]
+    assert early.take() == []
+    assert mastered(at, "a").core.unacked == 3, found
+
+
+def test_clients_of_a_master_that_was_cut_off_are_registered_once_at_the_next_one():
+    at = site()
+    early = consumer(at, "a", prefetch=0)
+    at.cut("a")
+    at.wait(lambda: at["b"].node.meta.views["/", "q"].master == "b", "b is the master")
+    session = at["b"].node.switch.link("a").session
+    at.fill(4, at="b")
+    # One more begins in the very pass in which the old master hears of all this.
+    late = at["a"].client()
+    late.send(methods.BasicConsume(queue="q", consumer_tag="c"))
+    at.heal()
+    at.advance(1)
+    assert at["b"].node.switch.link("a").session == session, "the link did not break"
+    found = [number for number, _ in early.take()] + [int(body) for body in late.deliveries()]
+    assert sorted(found) == [0, 1, 2, 3], "each once"
+    assert mastered(at).core.unacked == 4
+
+
+def test_limits_that_change_while_a_lapse_is_told_wait_for_the_registration():
+    at = site()
+    consumer(at, "c", prefetch=5)
+    switch = at["a"].node.switch
+    link = switch.link("c")
+    (outlet,) = link.outlets.values()
+    masterside.on_renew(switch, link, Renew(1))
+    masterside.on_limit(switch, link, Limit(2, outlet.number, 7, True))
+    # What it was sent now the home node would be given once more when it resumes.
+    assert not outlet.channel.flow
