@@ -223,8 +223,8 @@ class Inherited:
         if self._strays and not self._is_reading:
             self._read()
 
-    def _is_ready_in_run(self, seq: int) -> bool:
-        return seq not in self._log.dead and forward.give_to_run(self._queue.core, seq)
+    def _is_ready_in_run(self, seq: int, message: Message | None = None) -> bool:
+        return seq not in self._log.dead and forward.give_to_run(self._queue.core, seq, message)
 
     def _read(self) -> None:
         """Read those that lie close to the first."""
@@ -279,7 +279,7 @@ class Inherited:
             forward.come_back(core, message, seq, expiry, count if how == REQUEUE else count - 1)
             self._part(seq)
             return
-        elif not self._is_ready_in_run(seq):  # a run that was spilled meanwhile may reach to it
+        elif not self._is_ready_in_run(seq, message):  # a run that was spilled meanwhile may reach to it
             core.put_back(message, seq, expiry, 0)
         self._forget(seq)
 

@@ -82,7 +82,10 @@ class ReadBack:
         # What lies behind the run is in the queue's memory.
         upto = min(upto, wanted[2])
         aside = log.aside_between(wanted[1], upto)
-        records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, aside)
+        try:
+            records.refill(self._core, wanted[0], batches, upto, log.dead, log.redelivered_upto, aside)
+        except ValueError as mismatch:
+            self._damaged(f"what is kept of its log in memory does not hold what it should: {mismatch}")
         return True
 
     def _read(self, ask: Ask) -> None:

@@ -543,14 +543,24 @@ def withhold(QueueStore core not None, uint64_t n) -> None:
         core.ready_bytes = 0
 
 
-def give_to_run(QueueStore core not None, uint64_t seq) -> bool:
-    """A withheld message is ready again. False: its place in the log was passed, it must be read alone."""
-    cdef EntryList* l = &core.levels[0].ready
-    if core.max_priority or not list_ends_with_run(l) or not l.back.first <= seq <= l.back.last:
+def give_to_run(QueueStore core not None, uint64_t seq, Message message=None) -> bool:
+    """A withheld message is ready again. False: its place in the log was passed, it must be read alone.
+
+    Among priorities its level is known only with the message.
+    """
+    cdef uint32_t level = core.level_of(message.msg.priority) if message is not None else 0
+    cdef EntryList* l = &core.levels[level].ready
+    if core.max_priority and message is None:
         return False
+    if not list_ends_with_run(l) or seq < l.back.first:
+        return False
+    # Behind its end, too: what is published next belongs to the run, and it would reach over this one.
+    l.back.last = max(l.back.last, seq)
     l.back.count += 1
     l.count += 1
     core.ready += 1
+    if message is not None:
+        core.ready_bytes += message.msg.body_len
     return True
 
 

@@ -61,6 +61,7 @@ cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
                          uint64_t* freed_bytes) except? 0xffffffffffffffff
 cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept
 cdef int list_add_run(EntryList* l, uint64_t first, uint64_t last, uint64_t count) except -1
+cdef int list_absorb(EntryList* l, EntryHeap* h, uint64_t last) except -1
 cdef bint list_ends_with_run(EntryList* l) noexcept
 cdef void list_drop_back(EntryList* l) noexcept
 cdef bint list_front_is_run(EntryList* l) noexcept

@@ -289,6 +289,34 @@ cdef int heap_push(EntryHeap* h, const Entry* e) except -1:
     return 0
 
 
+cdef int list_absorb(EntryList* l, EntryHeap* h, uint64_t last) except -1:
+    """What came back (no seq higher than `last`) and lies behind the beginning of the run becomes part of
+    it, or it would be read twice.
+
+    Only what a client held of another master can lie there: everything else was delivered before what is in
+    the run. What is counted is not read with it (log/durable.py: aside_between), and stays.
+    """
+    cdef Chunk* run = l.back
+    cdef Entry e
+    cdef uint64_t i
+    cdef uint64_t count = h.count
+    if run == NULL or run.cap or count == 0 or last < run.first:
+        return 0
+    h.count = 0
+    for i in range(count):
+        e = heap_at(h, i)[0]
+        if e.seq < run.first or e.deliveries:
+            heap_push(h, &e)  # into a block that is there
+        else:
+            run.last = max(run.last, e.seq)
+            run.count += 1
+            l.count += 1
+            msg_release(e.msg)
+    if h.count == 0:
+        heap_free(h)
+    return 0
+
+
 cdef Entry* heap_top(EntryHeap* h) noexcept:
     return heap_at(h, 0) if h.count else NULL
 

@@ -21,6 +21,7 @@ cdef struct Level:
     EntryList ready
     int64_t latest      # latest expiry among the entries since the list was empty; -1 = some never expire
     EntryHeap returned
+    uint64_t returned_last    # no seq in the heap is higher
 
 cdef class Worklist:
     cdef list touched

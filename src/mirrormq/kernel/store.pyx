@@ -14,7 +14,7 @@ from libc.string cimport memset
 
 from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Chunk, Entry, EntryHeap, EntryList,
                                     Graveyard, chunk_items, entry_cost, heap_pop, heap_push, heap_top,
-                                    list_front, list_front_is_run, list_add_run, list_cut,
+                                    list_absorb, list_add_run, list_cut, list_front, list_front_is_run,
                                     list_ends_with_run, list_join, list_pop, list_push, list_refill,
                                     list_spill, pairs_make_room, pairs_put)
 from mirrormq.kernel.message cimport Message, Msg, msg_release
@@ -258,6 +258,8 @@ cdef class QueueStore:
         if back != NULL and (first == NULL or back.seq < first.seq):
             out[0] = back[0]
             heap_pop(&at.returned)
+            if at.returned.count == 0:
+                at.returned_last = 0
         else:
             out[0] = first[0]
             list_pop(&at.ready)
@@ -281,6 +283,7 @@ cdef class QueueStore:
             return 0
         level = self.level_of(e.msg.priority)
         heap_push(&self.levels[level].returned, e)
+        self.levels[level].returned_last = max(self.levels[level].returned_last, e.seq)
         if level > self.top:
             self.top = level
         self.ready += 1
@@ -560,6 +563,8 @@ cdef class QueueStore:
         cdef uint32_t i
         for i in range(self.top + 1):
             freed += list_spill(&self.levels[i].ready, keep, keep_bytes, &freed_bytes)
+            if self.levels[i].returned_last:
+                list_absorb(&self.levels[i].ready, &self.levels[i].returned, self.levels[i].returned_last)
         self.let_go(freed_bytes)
         return freed
 

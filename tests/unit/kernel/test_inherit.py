@@ -6,11 +6,16 @@ import pytest
 
 from mirrormq.kernel import forward
 from mirrormq.kernel.cores import REASON_ACK, REASON_REJECTED, ChannelCore, ConsumerCore, QueueCore
+from mirrormq.kernel.message import Message
 from mirrormq.kernel.outbuffer import Dirty, OutBuffer
 from tests.support.kernelkit import Kit
 
 ACK, REQUEUE, REJECT, UNSEEN = 0, 1, 2, 3
 PAIR = struct.Struct("=QQ")
+
+
+def prioritised(priority: int, body: bytes) -> Message:
+    return Message(b"", b"q", bytes([0x08, 0x00, priority]), body)
 
 
 def outlet(kit: Kit) -> ChannelCore:
@@ -49,9 +54,40 @@ def test_a_withheld_message_is_ready_again_in_the_run_if_that_was_not_read_yet()
     core = promoted(Kit(), 10, 4)
     assert forward.give_to_run(core, 7)
     assert (core.ready, core.wanted()) == (7, (0, 1, 10, 7))
-    assert not forward.give_to_run(core, 11)
-    forward.withhold(core, 7)
+    assert forward.give_to_run(core, 11), "what comes next belongs to the run, which would reach over it"
+    assert (core.ready, core.wanted()) == (8, (0, 1, 11, 8))
+    forward.withhold(core, 8)
     assert not forward.give_to_run(core, 7), "nothing is left to be read there"
+
+
+def test_among_priorities_a_message_tells_in_which_run_it_is_ready_again():
+    kit = Kit(max_priority=3)
+    core = kit.queue()
+    for priority in (1, 3, 3, 1, 3, 3):
+        core.push(prioritised(priority, b"x"))
+    kit.admit(core)
+    core.spill(1)
+    message = prioritised(3, b"held")
+    assert not forward.give_to_run(core, 4), "of which level it is nobody knows"
+    assert not forward.give_to_run(core, 2, message), "before the run"
+    assert forward.give_to_run(core, 4, message)
+    assert core.ready == 7
+    core.get(kit.channel, True, 0, 0)
+    assert core.wanted() == (3, 3, 6, 4)
+
+
+def test_what_came_back_into_the_middle_of_the_queue_is_read_with_the_run_that_is_made_over_it():
+    kit = Kit()
+    core = kit.fill([b"%d" % n for n in range(1, 21)])
+    message = prioritised(0, b"held")
+    for seq in (5, 9, 30):  # of another master's clients, as if 5, 9 and 30 were not among those
+        core.put_back(message, seq, 0, 0)
+    core.put_back(message, 8, 0, 2)  # counted: never read with a run
+    core.spill(5)
+    assert core.ready == 24
+    bodies = [core.get(kit.channel, True, 0, 0) for _ in range(6)]
+    assert all(bodies), "1, 2, 3, 4, 5 and the one that came back to 5"
+    assert core.wanted() == (0, 6, 30, 17)
 
 
 def test_inherited_deliveries_count_against_the_limits_of_their_consumer():
