@@ -45,6 +45,8 @@ class MirrorChecker:
         """The last start of a node whose disk is gone."""
         self.floors: dict[int, int] = {}
         """While policies change and nothing fails: how many copies in sync a queue has at least."""
+        self._awaited: dict[tuple[str, int], HaSent] = {}
+        """By queue and number: left for a client that acknowledges nothing, which has not heard it yet."""
 
     # --- the metadata ---
 
@@ -290,7 +292,9 @@ class MirrorChecker:
         answers: list[list[bytes] | None] = []
 
         def read(file: str, offset: int, length: int, done: ReadDone) -> None:
-            done(node.disk.read_part(file, offset, length), None)
+            # What was written in this pass is not on its way to the disk yet, nor may its file be.
+            is_there = bool(node.disk.list(file))
+            done(*((node.disk.read_part(file, offset, length), None) if is_there else (None, "not there")))
 
         log.read(start, 1, lambda batches, _: answers.append(batches), read=read)
         return answers[0][0] if answers and answers[0] else None
@@ -307,10 +311,24 @@ class MirrorChecker:
         else:
             causes = {ACKED: message.is_acked, AUTO: message.is_acked, REJECTED: message.is_rejected}
             is_right = causes.get(reason, False) or (
-                reason in (ACKED, AUTO) and self._world.went_unheard(message)
+                reason in (ACKED, AUTO) and (self._world.went_unheard(message) or self._await(name, message))
             )
         if not is_right and not message.is_excused:
             raise Violation(f"I3: {name}: message {publish.number} left for reason {reason}, which is wrong")
+
+    def _await(self, queue: str, message: HaSent) -> bool:
+        """Is it on its way to a client that acknowledges nothing? Its home node may tell the master with a
+        request of somebody else, before the pass ends in which it is written to that client.
+        """
+        is_taken = self._world.is_taken_unasked(queue)
+        if is_taken:
+            self._awaited[queue, message.number] = message
+        return is_taken
+
+    def client_lost(self) -> None:
+        """What left for a client that is gone now may never be heard."""
+        for key in [key for key, message in self._awaited.items() if self._world.went_unheard(message)]:
+            del self._awaited[key]
 
     # --- who has what ---
 
@@ -396,7 +414,7 @@ class MirrorChecker:
 
     def delivered(self, queue: str, message: HaSent) -> None:
         """A client gets a message: it must not have left for good (I5)."""
-        if message.is_excused:
+        if message.is_excused or self._awaited.pop((queue, message.number), None) is not None:
             return
         for facts in self.facts.values():
             if facts.name == queue and message.number in facts.removed:
@@ -408,7 +426,9 @@ class MirrorChecker:
     # --- in the end ---
 
     def check_states(self) -> None:
-        """At the same mark all members have the same state (I11)."""
+        """At the same mark all members have the same state (I11); what left for a client was heard."""
+        for queue, number in self._awaited:
+            raise Violation(f"I3: {queue}: message {number} left for a client that never heard it")
         for facts in self.facts.values():
             if facts.is_deleted:
                 continue

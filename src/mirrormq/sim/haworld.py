@@ -192,7 +192,10 @@ class HaWorld(ClusterWorld):
 
     def drop_lost(self) -> None:
         """Forget clients that have nothing to talk to."""
-        self._unheard += self._just_lost()
+        lost = self._just_lost()
+        self._unheard += lost
+        if lost:
+            self.mirrors.client_lost()
         super().drop_lost()
 
     def _just_lost(self) -> list[tuple[str, int]]:
@@ -212,6 +215,11 @@ class HaWorld(ClusterWorld):
         )
         message.is_acked |= found
         return found
+
+    def is_taken_unasked(self, queue: str) -> bool:
+        """Does a client take from this queue without acknowledgements?"""
+        clients = [cast("HaClient", client) for client in self.clients]
+        return any(client.consumed.get(tag) == queue for client in clients for tag in client.without_acks)
 
     # --- operators ---
 
