@@ -10,7 +10,7 @@ from mirrormq.wire import methods
 from tests.support.groupkit import STEP_US
 from tests.support.kernelkit import publish
 from tests.support.scenariokit import Site
-from tests.unit.node.test_failover import ack, consumer, mastered
+from tests.unit.node.test_failover import consumer, mastered
 
 
 def site(**policy: object) -> Site:
