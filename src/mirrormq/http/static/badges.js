@@ -96,3 +96,9 @@ export function exchangeBadges(row) {
     );
   return h("span", { class: "badges" }, found);
 }
+
+/** The name of a connection or channel; its two ends stay whole when it needs two lines. */
+export function endpoints(name) {
+  const [from, to] = String(name).split(" -> ");
+  return to === undefined ? name : [h("span", { class: "tight" }, `${from} ->`), ` ${to}`];
+}

@@ -3,7 +3,7 @@
 import { path } from "../api.js";
 import { facts, h, putChanged, section } from "../dom.js";
 import { count, link, rate } from "../format.js";
-import { state } from "../badges.js";
+import { endpoints, state } from "../badges.js";
 import { Rates } from "../charts.js";
 import { consumersTable } from "./consumers.js";
 import { mode, prefetch } from "./channels.js";
@@ -24,7 +24,7 @@ export default function page(context) {
           h(
             "a",
             { href: link("connections", row.connection_details?.name ?? name.replace(/ \(\d+\)$/, "")) },
-            row.connection_details?.name ?? "its connection",
+            endpoints(row.connection_details?.name ?? "its connection"),
           ),
         ],
         ["Node", row.node],

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { count, link, rate, shortNode } from "../format.js";
-import { state } from "../badges.js";
+import { endpoints, state } from "../badges.js";
 import { path } from "../api.js";
 import { ListPage } from "../table.js";
 
@@ -17,7 +17,7 @@ export default function page(context) {
       label: "Channel",
       main: true,
       sort: "name",
-      value: (row) => h("a", { href: link("channels", row.name) }, row.name),
+      value: (row) => h("a", { href: link("channels", row.name) }, endpoints(row.name)),
     },
     { label: "Node", sort: "node", value: (row) => shortNode(row.node) },
     { label: "Virtual host", sort: "vhost", value: (row) => row.vhost },

@@ -2,7 +2,7 @@
 
 import { h } from "../dom.js";
 import { bytes, count, link, shortNode } from "../format.js";
-import { state } from "../badges.js";
+import { endpoints, state } from "../badges.js";
 import { path } from "../api.js";
 import { ListPage } from "../table.js";
 
@@ -21,7 +21,7 @@ export default function page(context) {
         h(
           "span",
           {},
-          h("a", { href: link("connections", row.name) }, row.name),
+          h("a", { href: link("connections", row.name) }, endpoints(row.name)),
           row.user_provided_name ? h("div", { class: "soft" }, row.user_provided_name) : null,
         ),
     },

@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { count, link, pairs } from "../format.js";
+import { endpoints } from "../badges.js";
 import { DataTable } from "../table.js";
 
 export function consumersTable({ withQueue = false } = {}) {
@@ -23,7 +24,7 @@ export function consumersTable({ withQueue = false } = {}) {
             h(
               "a",
               { href: link("channels", row.channel_details?.name ?? "") },
-              row.channel_details?.name ?? "?",
+              endpoints(row.channel_details?.name ?? "?"),
             ),
         },
     { label: "Ack required", value: (row) => (row.ack_required ? "yes" : "no") },
