@@ -87,6 +87,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def stolen() -> int:
+    """Ticks in which the host of a virtual machine had something else to do."""
+    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
+
+
 def wait_until_quiet(pid: int, seconds: float, limit_s: float = 30.0) -> None:
     """Wait until the process used under 5 % of a core for `seconds`."""
     deadline = time.monotonic() + limit_s

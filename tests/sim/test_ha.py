@@ -38,6 +38,9 @@ SEEDS = {
     400027: "a letter that waited for the record of its death went to a master that was none any more",
     500065: "what basic.get brought to a node without a lease overtook what its consumers were to get",
     520534: "a mirror did not know what was committed if it was told before it had matched its log",
+    622138: "confirms of what came before the first mirror waited for ever when the queue was deleted",
+    622295: "a copy that began anew wrote behind what was left of the one before, and could not be read",
+    622823: "publishes stayed where they were when their master led again over the same link",
     600526: "what a client gave back into the middle of a level was read once more with the run around it",
     540027: "a copy that was cut back to its segments kept a place for what came next, and the node ended",
 }

@@ -136,7 +136,7 @@ what begins and ends an answer is done in the same turn as a slice.
 """
 http_held_bytes_max = 256 * 1024
 """A longer list is sent while it is built."""
-http_sort_run = 512
+http_sort_run = 256
 """Rows sorted at once; sorted runs are then merged in slices."""
 http_body_bytes_max = 64 * 1024 * 1024
 """Largest body of an admin request: a definition file of a large installation."""

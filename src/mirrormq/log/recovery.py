@@ -2,9 +2,8 @@
 
 Two passes over the files, in slices that stay in the processor's cache, so that neither time nor memory
 depends on the length of the queues. The first learns which seqs are dead, where each queue ends and how far
-its deliveries went; the second makes the live publishes ready again, in order, as many as a queue may hold
-in memory. Both check every batch they use. Recovery writes nothing but a new file, so a crash during it
-leaves nothing half done.
+its deliveries went; the second makes the live publishes ready again, in order, as many as memory may hold.
+Both check every batch they use. Recovery writes but a new file: a crash during it leaves nothing half done.
 
 A batch that cannot be read is the torn end of the journal if nothing says that it was flushed; then it and
 all behind it are dropped, as nobody was told of them. Otherwise it is damage: the queue it belongs to (or, if
@@ -108,9 +107,9 @@ class Recovery:
         """With more bytes in memory than the first a queue keeps half, not more entries than the second."""
         self.first_serial = 0
         self.orphans: list[str] = []
-        """Files that belong to nothing any more: journal files before the checkpoint, segments of deleted
-        queues.
-        """
+        """Files nobody needs: journal files before the checkpoint, segments of deleted queues."""
+        self.numbers: dict[int, int] = {}
+        """Of logs nobody knows: the highest number of a segment, whose file is there for a while."""
         self.faults: list[Fault] = []
         self.damaged_heads: list[str] = []
         """Journal files whose own head cannot be read, although their batches can."""
@@ -384,12 +383,13 @@ class Recovery:
         for name in sorted(self._segment_files):
             found = segments.identify(name)
             owner = self._owners.get(found[0]) if found is not None else None
-            if owner is not None and found is not None and owner.damage is not None:
-                owner.log.segments.avoid(found[1])
-            elif owner is None or found is None or not owner.log.segments.lists(found[1]):
+            is_listed = owner is not None and found is not None and owner.log.segments.lists(found[1])
+            if found is not None and not is_listed:
+                self.numbers[found[0]] = max(found[1], self.numbers.get(found[0], 0))
+            if not is_listed and (owner is None or owner.damage is None):
                 self.orphans.append(name)
-                if owner is not None and found is not None:
-                    owner.log.segments.avoid(found[1])
+        for queue_id in self.numbers.keys() & self._owners.keys():
+            self._owners[queue_id].log.segments.avoid(self.numbers.pop(queue_id))
 
     def _restore_segments(self, owner: Owner) -> int:
         """Make the live records of a queue's segments ready again; returns how many there are."""

@@ -99,6 +99,11 @@ class Segments:
         """A file with this number exists: never write to it again."""
         self._next_number = max(self._next_number, number + 1)
 
+    @property
+    def last_number(self) -> int:
+        """No file of this queue has a higher number, nor one that nobody needs and is still there."""
+        return self._next_number - 1
+
     def lists(self, number: int) -> bool:
         """Is this one of the queue's segments?"""
         return any(segment.number == number for segment in self.all)

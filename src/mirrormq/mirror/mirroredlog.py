@@ -274,6 +274,9 @@ class MirroredLog:
             # The master is gone already: what it had raised is in the log below.
             self._final = self.kept.durable if self.kept is not None else 0
             if self.kept is not None:
+                # Confirms of what came before the first mirror wait for the log itself, which another master
+                # may cut back, and fill with something else.
+                self.kept.is_over = True
                 self.kept.opening = None
                 self.kept.latencies.forget()
             if self.copy.watcher is self:

@@ -6,7 +6,7 @@ happens to many queues at once (a link, a dead node) is worked off in slices. Th
 Inputs: views, links, frames, flushed logs, ticks. `end_pass` sends what the pass has come to.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ class Mirrors:
         """Mastered here, and another view may be due."""
         self.urgent: set[Copy] = set()
         """Of these, those to be looked at in this pass."""
-        self.hasty: dict[Copy, None] = {}
+        self.hasty: OrderedDict[Copy, None] = OrderedDict()
         """Mastered here, and a member may be lost: looked at as soon as more may be asked for, and not by the
         tick, since publishers wait for it.
         """

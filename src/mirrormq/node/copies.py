@@ -11,7 +11,8 @@ What the members of a view should be is for `mirrorpolicy` to say; what they tel
 """
 
 import struct
-from collections.abc import Callable, Container
+from collections import OrderedDict
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -93,7 +94,7 @@ class Copies:
         self._wanted: list[tuple[Change, Callable[[bool], None]]] = []
         self._moved: dict[Identity, None] = {}
         """Queues whose views were entered, of which the rest of the node has not heard."""
-        self._due: dict[Identity, int] = {}
+        self._due: OrderedDict[Identity, int] = OrderedDict()
         """Queues whose views are to be entered, in the order of the commands that made the first view of each
         that was not, and the indexes of those.
         """
@@ -260,6 +261,10 @@ class Copies:
             disk = self._open[view.log_id] = DiskCopy(copy, node.read, node.recycler, lambda: node.now)
         return disk
 
+    def avoid(self, numbers: Mapping[int, int]) -> None:
+        """Segments up to these numbers are left of logs this node has no copy of, and removed before long."""
+        self._numbers.update(numbers)
+
     def copy_log(self, log_id: int) -> CopyLog | None:
         """The copy that this node has of a queue, named by a view or not."""
         disk = self._open.get(log_id)
@@ -270,7 +275,8 @@ class Copies:
         self._strays.pop(log_id, None)
         disk = self._open.pop(log_id)
         segments = disk.copy.log.segments
-        self._numbers[log_id] = max((segment.number for segment in segments.all), default=0)
+        # Not that of its last segment: the files of one that was wiped are there until the next checkpoint.
+        self._numbers[log_id] = segments.last_number
         # At once: what makes it useless is long past, and the same log may begin anew any moment.
         self._node.recycler.orphans += segments.files()
         self._node.logs.pop(log_id, None)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from mirrormq.base.durations import Durations
 
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
-_CHUNK = 64
+_CHUNK = 25
 
 Labels = tuple[tuple[str, str], ...]
 Row = tuple[float, ...]

@@ -11,6 +11,7 @@ Who acts: the master of a queue, for its own queue only. A queue without a maste
 """
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +51,7 @@ class MirrorPolicy:
     def __init__(self, node: "Node", copies: "Copies") -> None:
         self._node = node
         self._copies = copies
-        self._due: dict[Identity, None] = {}
+        self._due: OrderedDict[Identity, None] = OrderedDict()
         """Queues to be looked at."""
         self._all = Walk(lambda: node.meta.queues_on(node.node_name))
         """All of this node, when something concerns every one of them."""

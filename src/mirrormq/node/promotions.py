@@ -8,6 +8,7 @@ that one holds is then given out again, marked as redelivered, and its acknowled
 One frame per node asks, and one answers, for all queues of a pass (peerframes.Tell, Moved).
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ class Promotions:
 
     def __init__(self, switch: "Switch") -> None:
         self._switch = switch
-        self._waiting: dict[Queue, tuple[int, int]] = {}
+        self._waiting: OrderedDict[Queue, tuple[int, int]] = OrderedDict()
         """Metadata index and time of the promotion: neither goes back from one to the next."""
         self.needs_pass = False
         """Were so many looked at that the next pass should go on?"""

@@ -37,6 +37,7 @@ def recover_queues(node: "Node", disk: Disk, copies: "Copies") -> None:
     # Not before a checkpoint of ours is durable: the one just read may be in the page cache only, and the
     # older one that a power failure would bring back needs the files this one does not.
     node.recycler.orphans += recovery.orphans
+    copies.avoid(recovery.numbers)
     for name in recovery.damaged_heads:
         node.note(
             "warning",

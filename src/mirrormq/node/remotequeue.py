@@ -195,6 +195,7 @@ class RemoteQueue:
         elif self.is_open and not was_open:
             if self._session == self.link.session:
                 self.link.go_stale()  # the link did not break: go on as after a lapse of the lease
+                self.core.touch()  # publishes have waited
             else:
                 self.on_link_up()
         elif self.is_open and since != self.since and not self.is_stale:
