@@ -544,15 +544,11 @@ def withhold(QueueStore core not None, uint64_t n) -> None:
 
 
 def give_to_run(QueueStore core not None, uint64_t seq, Message message=None) -> bool:
-    """A withheld message is ready again. False: its place in the log was passed, it must be read alone.
-
-    Among priorities its level is known only with the message.
-    """
+    """A withheld message is ready again. False: its place in the log was passed, it must be read alone; or
+    its level is not known, since the message is not here."""
     cdef uint32_t level = core.level_of(message.msg.priority) if message is not None else 0
     cdef EntryList* l = &core.levels[level].ready
-    if core.max_priority and message is None:
-        return False
-    if not list_ends_with_run(l) or seq < l.back.first:
+    if (core.max_priority and message is None) or not list_ends_with_run(l) or seq < l.back.first:
         return False
     # Behind its end, too: what is published next belongs to the run, and it would reach over this one.
     l.back.last = max(l.back.last, seq)
@@ -568,11 +564,10 @@ def come_back(QueueStore core not None, Message message not None, uint64_t seq, 
               uint32_t deliveries) -> None:
     """A withheld message of a counted queue is requeued."""
     cdef Entry e = Entry(message.msg, seq, expiry, 0, 0, ENTRY_REDELIVERED, deliveries)
-    if core.gone:
-        return
-    list_push(&core.coming_back, &e)
-    message.msg.refs += 1
-    core.note_touch()
+    if not core.gone:
+        list_push(&core.coming_back, &e)
+        message.msg.refs += 1
+        core.note_touch()
 
 
 def inherit(ChannelCore channel not None, QueueCore core not None, list rows not None, int64_t now) -> None:

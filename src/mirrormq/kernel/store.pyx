@@ -10,7 +10,6 @@ What can fail for lack of memory comes before the change of place: a MemoryError
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
 
 from mirrormq.kernel.index cimport (ENTRY_REDELIVERED, REASON_SHIFT, Chunk, Entry, EntryHeap, EntryList,
                                     Graveyard, chunk_items, entry_cost, heap_pop, heap_push, heap_top,
@@ -258,8 +257,7 @@ cdef class QueueStore:
         if back != NULL and (first == NULL or back.seq < first.seq):
             out[0] = back[0]
             heap_pop(&at.returned)
-            if at.returned.count == 0:
-                at.returned_last = 0
+            at.returned_last = at.returned_last if at.returned.count else 0
         else:
             out[0] = first[0]
             list_pop(&at.ready)
@@ -515,20 +513,18 @@ cdef class QueueStore:
     def put_back(self, Message message not None, uint64_t seq, int64_t expiry, uint32_t deliveries) -> None:
         """A counted entry is ready again, with its message as it now reads."""
         cdef Entry e = Entry(message.msg, seq, expiry, 0, 0, ENTRY_REDELIVERED, deliveries)
-        if self.gone:
-            return
-        self.give_back(&e)
-        message.msg.refs += 1
+        if not self.gone:
+            self.give_back(&e)
+            message.msg.refs += 1
 
     def readmit(self, uint64_t upto) -> int:
         """All that is ready waits to be admitted again, as it is: the queue gets a log that knows nothing up
         to this seq. What consumers hold is published again if it comes back. Returns how many there are.
         """
-        cdef EntryList again
+        cdef EntryList again = EntryList(NULL, NULL, 0)
         cdef Level* at = NULL
         cdef Entry e
         cdef uint64_t count = self.ready
-        memset(&again, 0, sizeof(EntryList))
         while self.head(&at) != NULL:
             self.pop(at, &e)
             e.seq = 0
@@ -543,10 +539,9 @@ cdef class QueueStore:
     def throw_away(self, Message message not None, uint64_t seq, uint8_t reason) -> None:
         """A counted entry has used up its deliveries."""
         cdef Entry e = Entry(message.msg, seq, 0, 0, 0, ENTRY_REDELIVERED, 0)
-        if self.gone:
-            return
-        message.msg.refs += 1
-        self.discard(&e, reason)
+        if not self.gone:
+            message.msg.refs += 1
+            self.discard(&e, reason)
 
     def purge(self) -> int:
         """All ready entries leave at once; memory is given back in slices."""
@@ -563,8 +558,7 @@ cdef class QueueStore:
         cdef uint32_t i
         for i in range(self.top + 1):
             freed += list_spill(&self.levels[i].ready, keep, keep_bytes, &freed_bytes)
-            if self.levels[i].returned_last:
-                list_absorb(&self.levels[i].ready, &self.levels[i].returned, self.levels[i].returned_last)
+            list_absorb(&self.levels[i].ready, &self.levels[i].returned, self.levels[i].returned_last)
         self.let_go(freed_bytes)
         return freed
 
