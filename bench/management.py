@@ -116,6 +116,18 @@ CHANGES: list[Asked] = [
 """Each ends where it began, so that they can be repeated in turn."""
 
 
+def heavy(queues: int) -> list[Asked]:
+    """Requests that are about as many objects as there are: a vhost is filled, and deleted with all of it."""
+    names = [f"more-{number}" for number in range(queues)]
+    made = [{"name": name, "vhost": "further", **DURABLE} for name in names]
+    return [
+        ("PUT", "vhosts/further", {}),
+        ("PUT", "permissions/further/guest", {"configure": ".*", "write": ".*", "read": ".*"}),
+        ("POST", "definitions", {"queues": made}),
+        ("DELETE", "vhosts/further", None),
+    ]
+
+
 class Measured(NamedTuple):
     """What came of one request."""
 
@@ -302,7 +314,7 @@ def main(argv: list[str]) -> int:
         threading.Event().wait(IDLE_S)
         idle = asker.worst()
         everything: list[Measured] = []
-        for group in GROUPS:
+        for group in (*GROUPS, Group("heavy", heavy(options.queues), 2, 0.0)):
             found = asker.measure(group.asked, group.rounds)
             everything += found
             broken += sum(told(group.title, one, group.ms_max) for one in found)

@@ -118,6 +118,7 @@ class HaWorld(ClusterWorld):
         self.stats: HaStats = HaStats()
         self.ha_history = cast("HaHistory", self.history)
         self.mirrors = MirrorChecker(self)
+        self.ha_history.went_unheard = self._went_unheard_alone
         self.seconds = self.rng.choice(self.lengths)
         if mode != PAUSE_MINORITY:
             self.seconds = MODE_SECONDS  # long enough for a mode to begin, and for something to wait
@@ -215,6 +216,12 @@ class HaWorld(ClusterWorld):
         )
         message.is_acked |= found
         return found
+
+    def _went_unheard_alone(self, message: HaSent) -> bool:
+        """The same, of a queue that never had a view: what leaves it nobody watches."""
+        names = {facts.name for facts in self.mirrors.facts.values()}
+        queue = LETTERS if message.is_rejected else message.queue
+        return queue not in names and self.went_unheard(message)
 
     def is_taken_unasked(self, queue: str) -> bool:
         """Does a client take from this queue without acknowledgements?"""
