@@ -13,7 +13,7 @@ turns, so that equals get equally many.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mirrormq.base.rng import Rng
 from mirrormq.broker.host import BrokerSettings
@@ -21,6 +21,9 @@ from mirrormq.meta import policy, records, system
 from mirrormq.meta.policy_keys import LOCATORS
 from mirrormq.meta.records import Table
 from mirrormq.meta.state import MetaState
+
+if TYPE_CHECKING:
+    from mirrormq.node.membership import Membership
 
 CLIENT_LOCAL = "client-local"
 
@@ -58,6 +61,7 @@ class Host(Protocol):
     node_name: str
     rng: Rng
     settings: BrokerSettings
+    membership: "Membership"
 
     @property
     def state(self) -> MetaState:
@@ -96,9 +100,12 @@ class Placement:
         return choose(strategy, candidates, self._next_turn(candidates), host.rng) or host.node_name
 
     def _takes_queues(self, node: str) -> bool:
-        """Is it a member that serves clients? One may be linked and only about to join."""
+        """Is it a member that serves clients? One may be linked and only about to join, or be removed from
+        the cluster and not forgotten yet: its queues go with it.
+        """
         record = self._host.state.nodes.get(node)
-        return record is not None and record.is_live and record.role != "witness"
+        is_member = self._host.membership.raft.config.find(node) is not None
+        return record is not None and record.is_live and is_member and record.role != "witness"
 
     def _next_turn(self, candidates: Sequence[Candidate]) -> int:
         """Turns of different nodes start at different places: each alone may declare only one queue."""

@@ -199,9 +199,9 @@ class MirrorChecker:
             self._check_master(node, facts, copy.master.view.epoch, touched=bool(copy.master.own_first))
             log = self._log_of(node, facts)
             assert log is not None
-            self._note_appended(facts, log)
             view = copy.master.view
             assert isinstance(view, View)
+            self._note_appended(facts, log, view)
             if facts.view.losses == view.losses:
                 self._commit(node, facts, log, copy.master)
         self._check_deliverable(node)
@@ -252,9 +252,10 @@ class MirrorChecker:
             if link.waiting_bytes > 2 * limits.mirror_frame_bytes + 2 * largest:
                 raise Violation(f"I19: {link.waiting_bytes} bytes wait at {node.name} for {peer}")
 
-    def _note_appended(self, facts: QueueFacts, log: WatchedCopyLog) -> None:
-        for publish in log.published:
-            facts.appended[publish.number] = publish.seq
+    def _note_appended(self, facts: QueueFacts, log: WatchedCopyLog, view: View) -> None:
+        # One that has not heard of the next master writes for nobody: what it has, the other may have, too.
+        if view.since == facts.view.since:
+            facts.appended.update({publish.number: publish.seq for publish in log.published})
         log.published.clear()
 
     def _commit(self, node: SimNode, facts: QueueFacts, log: WatchedCopyLog, master: Master) -> None:
