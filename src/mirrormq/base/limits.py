@@ -123,6 +123,8 @@ turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
 # --- administration ---
+delete_slice_queues = 8
+"""Queues of a vhost to be deleted that go at once."""
 import_slice_max = 50
 """Commands of a definition file applied before the import waits for the disk and lets others go on."""
 close_reason_bytes_max = 200

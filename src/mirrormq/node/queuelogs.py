@@ -4,6 +4,7 @@ Guarantee: records are let go only when the metadata command that makes them use
 otherwise a crash could bring the queue back without them.
 """
 
+from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,8 @@ class QueueLogs:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
-        self._dropped: list[tuple[int, int]] = []
-        """(index of the metadata command, log id) of those whose records are still kept."""
+        self._dropped: OrderedDict[int, int] = OrderedDict()
+        """Logs whose records are still kept, and the index of the metadata command that made each useless."""
 
     def open(self, record: records.Queue) -> QueueLog:
         """The log of a queue mastered here."""
@@ -60,14 +61,17 @@ class QueueLogs:
 
     def forget(self, log_id: int) -> None:
         """Nobody needs these records any more."""
-        if log_id in self._node.logs and all(log_id != dropped for _, dropped in self._dropped):
-            self._dropped.append((self._node.membership.index, log_id))
+        if log_id in self._node.logs and log_id not in self._dropped:
+            self._dropped[log_id] = self._node.membership.index
 
     def let_go(self) -> None:
         """Let go of the logs that are durably useless; their files go with the next checkpoint."""
         node = self._node
-        while self._dropped and self._dropped[0][0] <= node.membership.durable:
-            _, log_id = self._dropped.pop(0)
+        while self._dropped:
+            log_id, index = next(iter(self._dropped.items()))
+            if index > node.membership.durable:
+                return
+            del self._dropped[log_id]
             if log_id in node.logs:
                 node.recycler.orphans += node.logs.pop(log_id).segments.files()
 
