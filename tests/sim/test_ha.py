@@ -41,7 +41,8 @@ SEEDS = {
     622138: "confirms of what came before the first mirror waited for ever when the queue was deleted",
     622295: "a copy that began anew wrote behind what was left of the one before, and could not be read",
     622823: "publishes stayed where they were when their master led again over the same link",
-    641130: "a queue was declared on a node that had been removed and was not forgotten yet, and went with it",
+    641130: "a queue was declared on a node that had been removed, was not forgotten yet, and took it along",
+    623608: "a consumer asked for again after a break was looked for in an outlet gone by then: a node ended",
     600526: "what a client gave back into the middle of a level was read once more with the run around it",
     540027: "a copy that was cut back to its segments kept a place for what came next, and the node ended",
 }

@@ -125,6 +125,8 @@ turn_rounds_max = 16
 # --- administration ---
 delete_slice_queues = 8
 """Queues of a vhost to be deleted that go at once."""
+import_read_max = 50
+"""Commands of a definition file read and checked in one pass, before the first of them is applied."""
 import_slice_max = 50
 """Commands of a definition file applied before the import waits for the disk and lets others go on."""
 close_reason_bytes_max = 200

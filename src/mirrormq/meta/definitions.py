@@ -248,31 +248,45 @@ def import_(
     `plain_passwords`; `node` is where queues are declared; `rename` maps node names in policies; `check` may
     refuse the arguments of a queue or exchange with a sentence.
     """
-    found: list[commands.Command] = []
+    return list(read(definitions, vhost, hashes=hashes, node=node, rename=rename, check=check))
+
+
+def read(
+    definitions: Table,
+    vhost: str | None = None,
+    *,
+    hashes: Mapping[str, tuple[str, str]] | None = None,
+    node: str = "",
+    rename: Mapping[str, str] | None = None,
+    check: Check | None = None,
+) -> Iterator[commands.Command]:
+    """The same one by one, for a file of very many objects."""
     if vhost is None:
         version = definitions.get("rabbitmq_version", definitions.get("rabbit_version"))
         for entry in entries(definitions, "users"):
-            found.extend(_read_user(entry, str(version), hashes or {}))
-        found += [_read_vhost(entry) for entry in entries(definitions, "vhosts")]
-        found += [_read_permission(entry) for entry in entries(definitions, "permissions")]
-        found += [_read_topic_permission(entry) for entry in entries(definitions, "topic_permissions")]
-        found += [
-            commands.SetGlobalParameter(entry.text("name"), entry.any("value"))
-            for entry in entries(definitions, "global_parameters")
-        ]
+            yield from _read_user(entry, str(version), hashes or {})
+        yield from map(_read_vhost, entries(definitions, "vhosts"))
+        yield from map(_read_permission, entries(definitions, "permissions"))
+        yield from map(_read_topic_permission, entries(definitions, "topic_permissions"))
+        for entry in entries(definitions, "global_parameters"):
+            yield commands.SetGlobalParameter(entry.text("name"), entry.any("value"))
     for entry in entries(definitions, "exchanges", vhost):
-        found.extend(_read_exchange(entry, check))
-    found += [_read_policy(entry, rename) for entry in entries(definitions, "policies", vhost)]
+        yield from _read_exchange(entry, check)
+    for entry in entries(definitions, "policies", vhost):
+        yield _read_policy(entry, rename)
     last: list[commands.Command] = []
     for entry in entries(definitions, "parameters", vhost):
         # A limit must not stop the queues of the file it stands in, so limits come last.
         command = _read_parameter(entry, rename)
-        (last if isinstance(command, commands.SetVHostLimits) else found).append(command)
+        if isinstance(command, commands.SetVHostLimits):
+            last.append(command)
+        else:
+            yield command
     for entry in entries(definitions, "queues", vhost):
-        found.extend(_read_queue(entry, node, check))
+        yield from _read_queue(entry, node, check)
     for entry in entries(definitions, "bindings", vhost):
-        found.extend(_read_binding(entry))
-    return found + last
+        yield from _read_binding(entry)
+    yield from last
 
 
 def _read_user(

@@ -1,5 +1,6 @@
 """Requests about policies, runtime parameters and whole definition files."""
 
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -8,7 +9,7 @@ from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError
 from mirrormq.broker import arguments, exchange
 from mirrormq.meta import commands, policy, records
-from mirrormq.meta.definitions import DefinitionError, import_, plain_passwords
+from mirrormq.meta.definitions import DefinitionError, import_, plain_passwords, read
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 from mirrormq.node.admin_access import expect, need_short, need_vhost, set_vhost_limits
@@ -139,9 +140,11 @@ def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps
         if request.vhost is None:
             for name, password in plain_passwords(request.definitions).items():
                 hashes[name] = ("", "") if not password else (yield Hash(password))
-        wanted = import_(
-            request.definitions, request.vhost, hashes=hashes, node=host.node_name, check=_complaint
-        )
+        found = read(request.definitions, request.vhost, hashes=hashes, node=host.node_name, check=_complaint)
+        wanted: list[commands.Command] = []
+        while some := list(islice(found, limits.import_read_max)):
+            wanted += some
+            yield Await(host.following.breath())
     except DefinitionError as error:
         raise Refusal("bad_request", str(error)) from error
     last = len(wanted) - 1

@@ -27,6 +27,12 @@ class Following:
         self._vhosts: dict[VHost, None] = {}
         """By itself, not by name: one that was deleted and made again is another."""
         self._waiting: list[tuple[VHost, int, Later[None]]] = []
+        self._breaths: list[Later[None]] = []
+
+    def breath(self) -> Later[None]:
+        """Answered in the next pass: who has very much to read lets everybody else go on in between."""
+        self._breaths.append(Later())
+        return self._breaths[-1]
 
     def add(self, vhost: VHost) -> None:
         """A policy of this vhost was set or cleared."""
@@ -46,10 +52,13 @@ class Following:
     @property
     def needs_pass(self) -> bool:
         """Is there more to do?"""
-        return bool(self._vhosts)
+        return bool(self._vhosts or self._breaths)
 
     def step(self) -> None:
         """Do some of it."""
+        breaths, self._breaths = self._breaths, []
+        for breath in breaths:
+            breath.answer(None)
         for vhost in list(islice(self._vhosts, 1)):
             vhost.follow_on()
             del self._vhosts[vhost]

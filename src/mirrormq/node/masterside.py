@@ -171,8 +171,10 @@ def _consuming(link: PeerLink, frame: Consume, consumer: FarConsumer, error: Amq
     if error is not None:
         _refuse(link, frame.request, error)
     elif frame.consumer in link.served:
-        outlet.queue.cancel(consumer)  # it was asked for again after a break, and that came first
-        _answer(link, frame.request, outlet.consumers[frame.consumer].order)
+        # It was asked for again after a break, and that came first: by another outlet, even of this number.
+        outlet.queue.cancel(consumer)
+        others = (one.consumers.get(frame.consumer) for one in link.outlets.values())
+        _answer(link, frame.request, *(one.order for one in others if one is not None))
     elif link.outlets.get(outlet.number) is outlet and not outlet.is_suspended:
         outlet.add(consumer)
         _answer(link, frame.request, consumer.order)

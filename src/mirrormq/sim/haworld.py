@@ -361,6 +361,8 @@ class HaWorld(ClusterWorld):
                 self.start(node.name)
             self.run_until(self.is_as_desired, HEAL_US, "a node that was killed last does not come back")
         self.run_until(self._is_followed, HEAL_US, "the nodes do not come to rest at last")
+        # A leader may have resigned in this very moment, since its disk was slow.
+        self.run_until(lambda: self.leader() is not None, HEAL_US, "nobody leads at last")
         leader = self.leader()
         assert leader is not None and leader.node is not None
         self.stats.salvaged = sum(view.salvaged for view in leader.node.state.views.values())
