@@ -354,6 +354,7 @@ class RemoteQueue:
             return peerframes.Get(request, self.record.id, inlet.number, self.since)
 
         def here(_: QueuePort) -> None:
+            inlet.awaited -= 1
             self._gets.pop(channel.uid, None)
             again()
 
@@ -479,9 +480,9 @@ class RemoteQueue:
         """Give up what waited for the master for too long."""
         if not (self.subscriptions or self._owes or self.wishes):
             self.link.active.pop(self, None)
-        if self.wishes:
-            self.wishes.look(self.host.now.mono)
+        self.wishes.look(self.host.now.mono)
         if self.is_open:
+            self._outgoing.look()
             return
         self._outgoing.give_up()
         if self._is_away:
