@@ -140,3 +140,42 @@ def test_ignore_a_master_cut_from_the_metadata_but_not_from_its_mirror_yields(tm
         far.wait_got([*near.confirmed, *range(100, 110)])
         assert len(far.got) == len(near.confirmed) + 10, "each once"
         assert sides.drain(leader, "q") == []
+
+
+def test_autoheal_both_sides_go_on_and_every_confirmed_message_is_there_once(tmp_path: Path) -> None:
+    settings = ["cluster_partition_handling=autoheal"]
+    with kit.cluster(tmp_path, proxied=True, settings=settings) as cluster:
+        sides.mirror_all(cluster)
+        leader = cluster.leader()
+        node, other = cluster.others(leader)
+        for queue in ("shared", "killed"):
+            sides.declare(node, queue)
+        near, reader = Voice(node, "shared"), Voice(node, "shared")
+        near.publish(range(10))
+        near.wait_confirmed(range(10))
+        reader.consume()
+        reader.wait_got(range(10))
+        cluster.net.isolate(node.name)
+        sides.wait_side(node, "minority", "serving")
+        # Both sides take messages of the same queue, and deliver their own.
+        near.publish(range(10, 30))
+        near.wait_confirmed(range(10, 30))
+        reader.wait_got(range(30))
+        far = Voice(other, "shared")
+        far.publish(range(100, 120))
+        far.wait_confirmed(range(100, 120))
+        # What nobody takes there lies in a branch; also if its process is killed.
+        kept = Voice(node, "killed")
+        kept.publish(range(200, 250))
+        kept.wait_confirmed(range(200, 250))
+        branches = node.status()["partition"]["branches"]
+        assert (branches["open"], branches["messages"]) == (2, 50)
+        assert node.said("cannot commit on this side: a branch of it serves")
+        node.kill()
+        cluster.net.heal()
+        node.start()
+        node.wait_ready()
+        until(lambda: node.status()["partition"]["branches"]["merging"] == 0, "all is merged", sides.CUT_S)
+        assert sides.drain(leader, "killed") == list(range(200, 250)), "each once, and in order"
+        assert sorted(sides.drain(other, "shared")) == list(range(100, 120)), "what was taken does not return"
+        assert not near.nacked | far.nacked | kept.nacked

@@ -382,9 +382,9 @@ CASES = [
     Case(
         "partition_handling pause",
         "pause_minority; this node is on the side of the majority",
-        "partition_handling autoheal",
+        "partition_handling sometimes",
         65,
-        "autoheal comes in a later version",
+        "and not 'sometimes'",
         has='"handling": "pause_minority"',
     ),
     Case(

@@ -32,6 +32,8 @@ def _pattern(settings: Settings) -> str:
 MEANS: dict[str, tuple[Callable[[Settings], object], object]] = {
     "000-partition-ignore": (lambda s: s.partition_handling, "ignore"),
     "000-partition-pause": (lambda s: s.partition_handling, "pause_minority"),
+    "004-partition-autoupgrade": (lambda s: s.partition_handling, "autoheal"),
+    "004-partition-autoheal": (lambda s: s.partition_handling, "autoheal"),
     "004-partition-stop": (lambda s: s.partition_handling, "stop_processing"),
     "000-memory": (lambda s: s.memory_limit, Share(0.4)),
     "003-sync-interval": (lambda s: s.sync_interval_ms, 10_000),

@@ -10,9 +10,12 @@ from itertools import chain
 import pytest
 
 from mirrormq.node import salvage
+from mirrormq.node.branches import Branches
+from mirrormq.node.partition import AUTOHEAL
 from mirrormq.sim.__main__ import main
 from mirrormq.sim.campaign import run_seed
 from mirrormq.sim.haplanted import PLANTED, WAIVED
+from mirrormq.sim.haworld import HaWorld
 from mirrormq.sim.lossworld import LossWorld
 from mirrormq.sim.model import Violation
 
@@ -93,6 +96,38 @@ def test_a_copy_that_follows_the_others_before_it_is_salvaged_is_caught(
     monkeypatch.setattr(salvage._Run, "start", lambda run, _: run._finish())
     with pytest.raises(Violation, match="I15"):
         LossWorld(LOSS_SEEDS[0]).run()
+
+
+BRANCH_SEED = 1
+"""A world in which branches are opened and confirm something."""
+
+
+@pytest.mark.timeout(180)
+def test_what_branches_confirmed_is_in_their_queues_in_the_end() -> None:
+    world = HaWorld(BRANCH_SEED, mode=AUTOHEAL)
+    world.run()
+    assert world.stats.branches > 0
+    assert world.stats.branched > 0
+
+
+BRANCH_SEEDS = {
+    1057: "what was read from disk last waited for ever behind what waited in memory",
+    1106: "a master that had stood still offered what a branch had sent after all of that was forgotten",
+}
+"""Seeds that broke a promise once with `autoheal`."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", BRANCH_SEEDS)
+def test_what_broke_a_promise_with_branches_keeps_all_of_them(seed: int) -> None:
+    HaWorld(seed, mode=AUTOHEAL).run()
+
+
+@pytest.mark.timeout(180)
+def test_a_branch_that_is_given_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Branches, "_go_on", Branches._remove)
+    with pytest.raises(Violation, match="I16"):
+        HaWorld(BRANCH_SEED, mode=AUTOHEAL).run()
 
 
 @pytest.mark.timeout(600)

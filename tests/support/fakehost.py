@@ -16,6 +16,7 @@ from mirrormq.broker.channel import Channel
 from mirrormq.broker.connection import Connection
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.broker.queue import Queue
+from mirrormq.broker.queueport import QueuePort
 from mirrormq.broker.vhost import VHost
 from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
@@ -75,6 +76,9 @@ class NotCutOff:
     """There are no other nodes to be cut off from."""
 
     patient_since = 0
+
+    def port(self, queue: QueuePort) -> QueuePort:
+        return queue
 
     def divert(self, _: Queue) -> None:
         return None

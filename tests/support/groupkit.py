@@ -155,19 +155,23 @@ class Group:
 
     def run(self) -> None:
         """Passes and frames until nothing is left to do."""
-        is_busy = True
-        while is_busy:
-            is_busy = False
-            for member in list(self.members.values()):
-                member.now = self.now
-                is_busy |= member.step()
-            for source, target in list(self.wires):
-                wire = self.wires.get((source, target))
-                if not wire or frozenset((source, target)) in self.cuts:
-                    continue
-                is_busy = True
-                while wire and (source, target) in self.wires:
-                    self.members[target].node.peer_frame(self.now, source, memoryview(wire.popleft()))
+        while self.round():
+            pass
+
+    def round(self) -> bool:
+        """One pass of each node, and the frames that are under way then; was there anything to do?"""
+        is_busy = False
+        for member in list(self.members.values()):
+            member.now = self.now
+            is_busy |= member.step()
+        for source, target in list(self.wires):
+            wire = self.wires.get((source, target))
+            if not wire or frozenset((source, target)) in self.cuts:
+                continue
+            is_busy = True
+            while wire and (source, target) in self.wires:
+                self.members[target].node.peer_frame(self.now, source, memoryview(wire.popleft()))
+        return is_busy
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""

@@ -613,6 +613,16 @@ spool_bytes_max = 1024 * 1024 * 1024
 """Bytes on disk that a node keeps of publishes it cannot bring to their queues; beyond it publishers wait."""
 spool_file_bytes = 16 * 1024 * 1024
 """A file of the spool is not added to any more from this size on."""
+branch_slice_messages = 256
+"""Messages of a branch that are on their way to its queue at the same time (`autoheal`)."""
+branches_max = 1_000
+"""Branches of a node at the same time; beyond that publishes wait as with `ignore`."""
+branch_merges_max = 16
+"""Branches whose messages a node brings to their queues at the same time."""
+merges_kept = 16
+"""Branches of a queue that are merged, and whose numbers are remembered all the same."""
+branches_per_pass = 50
+"""Branches that are closed in one pass, with their consumers."""
 partition_slice_connections = 200
 """Connections stopped, or let go on, in one pass when a node is cut off and when that is over."""
 early_frames_max = 4

@@ -314,7 +314,7 @@ class Channel(Publisher):
         queue.may_use(self.connection.conn_id)
         if queue.damage is not None and not may_be_damaged:
             raise not_found(f"{queue.text} is damaged and not served: {queue.damage}")
-        return queue
+        return self.host.partition.port(queue)
 
     def queue_name(self, name: str) -> str:
         """Replace an empty queue name by the queue declared last."""

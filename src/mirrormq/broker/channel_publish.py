@@ -67,7 +67,7 @@ def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, man
     routed = channel.vhost.route_message(message, extra_keys)
     for listener in routed.replies:
         listener.deliver(message)
-    queues = [queue.core for queue in routed.queues]
+    queues = [channel.host.partition.port(queue).core for queue in routed.queues]
     planned = Publish(message, queues, mandatory, bool(routed.replies))
     core = channel.core
     if channel.tx is not None:

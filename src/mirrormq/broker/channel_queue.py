@@ -117,7 +117,7 @@ def _declare(channel: "Channel", method: methods.QueueDeclare, name: str) -> Non
         arguments.assert_queue_equivalent(
             existing.record, table, durable=durable, auto_delete=method.auto_delete, owner=owner
         )
-        _answer_declare(channel, method, existing, is_use=True)
+        _answer_declare(channel, method, channel.host.partition.port(existing), is_use=True)
         return
     _check_new(channel, method, name, table)
     record = records.Queue(

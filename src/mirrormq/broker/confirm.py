@@ -13,6 +13,7 @@ confirms are paced that way when they run ahead of busy consumers (`Queue.pace_u
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from mirrormq.kernel.cores import ChannelCore
@@ -70,6 +71,16 @@ class Barrier:
             positions.pop()
         return True
 
+    def give_up(self, is_stuck: Callable[[Durable], bool]) -> None:
+        """Wait no longer for logs of which nobody knows when they come to their positions."""
+        left = []
+        for log, position in self._positions:
+            if log.confirmable < position and is_stuck(log):
+                self.is_missing = True
+            else:
+                left.append((log, position))
+        self._positions = left
+
 
 class ConfirmTracker:
     """Barriers of one channel in confirm mode."""
@@ -103,6 +114,11 @@ class ConfirmTracker:
         """A queue refused this publish; it is answered in its place, once."""
         if publish_no > self._answered:
             self._refused.add(publish_no)
+
+    def give_up(self, is_stuck: Callable[[Durable], bool]) -> None:
+        """Publishes that wait for such logs are refused: they may or may not be in their queues one day."""
+        for barrier in self._barriers:
+            barrier.give_up(is_stuck)
 
     def advance(self, now_mono: int) -> None:
         """Answer everything whose barrier is released."""

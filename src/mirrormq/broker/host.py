@@ -101,6 +101,10 @@ class Patience(Protocol):
         """Whoever gives up what has waited for too long counts from here on at the earliest."""
         ...
 
+    def port(self, queue: "QueuePort") -> "QueuePort":
+        """What serves this node's clients in place of a queue: itself, or a branch of it."""
+        ...
+
     def divert(self, queue: "Queue") -> "Position | None":
         """A queue here takes no publishes: keep those of this node's clients elsewhere, if that is wanted.
         What their confirms wait for then.

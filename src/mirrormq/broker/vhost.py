@@ -97,7 +97,7 @@ class VHost:
         if place is not None and not (name == "" and replyto.is_address(key)):
             walk = self.router.route(name, Letter((key,)))
             if walk.keyed and walk.queues and self._may_publish(user, place, key):
-                targets = [self.queues[queue].core for queue in walk.queues]
+                targets = [self.host.partition.port(self.queues[queue]).core for queue in walk.queues]
                 return Route(exchange, key, targets, True, place.tally)
         return Route(exchange, key, [], False)
 

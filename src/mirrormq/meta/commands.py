@@ -407,6 +407,17 @@ class NoteSalvaged(_Command, frozen=True, tag="note-salvaged"):
     dropped: int = 0
 
 
+class NoteMerge(_Command, frozen=True, tag="note-merge"):
+    """A node begins to bring a branch of a queue back, or is through with that (`is_over`)."""
+
+    vhost: str
+    name: str
+    id: int
+    node: str
+    sources: tuple[int, ...]
+    is_over: bool = False
+
+
 class Guard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A condition on one record: there or not and, for queues and exchanges, which declaration of a name.
 
@@ -469,6 +480,7 @@ Command = (
     | ForcePromote
     | NoteLoss
     | NoteSalvaged
+    | NoteMerge
     | Transaction
 )
 

@@ -120,11 +120,24 @@ class Exchange(_Record, frozen=True, tag="exchange"):
         return (self.vhost, self.name)
 
 
+class Merge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True, gc=False):
+    """A branch of a queue (`autoheal`) whose messages are on their way into it. `sources` are the numbers
+    under which its node sends them: as long as they stand here the queue remembers what it has of them.
+    `is_over`: all of them have arrived. It stays for a while, since another node that was the queue's master
+    meanwhile may still offer what it was sent to the one after it.
+    """
+
+    node: str
+    sources: tuple[int, ...]
+    is_over: bool = False
+
+
 class Queue(_Record, frozen=True, tag="queue"):
     """A queue. `id` is given by the state machine; `owner` is the connection of an exclusive queue.
 
     `log_id` names its records on disk. It is drawn at random when the queue is declared: a crash can take
-    back a declaration and its `id` with it, while records written for it are already there.
+    back a declaration and its `id` with it, while records written for it are already there. `merges` are the
+    branches of it that nodes are bringing back after they were cut off, and the last ones that they brought.
     """
 
     vhost: str
@@ -137,6 +150,7 @@ class Queue(_Record, frozen=True, tag="queue"):
     arguments: Table = {}
     node: str = ""
     log_id: int = 0
+    merges: tuple[Merge, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def identity(self) -> tuple[str, str]:

@@ -9,7 +9,7 @@ even when a watcher issues a further one. `apply` is both at once, for those who
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mirrormq.meta import accounts, balance, commands, members, partings, topology, views
+from mirrormq.meta import accounts, balance, commands, members, merges, partings, topology, views
 from mirrormq.meta.codec import decode_capture, encode_capture
 from mirrormq.meta.passwords import algorithm_of
 from mirrormq.meta.records import Permission, Record, User, VHost
@@ -202,4 +202,5 @@ _RULES: dict[type, Callable[[Tables, Any], Record | None]] = {
     commands.ForcePromote: views.force_promote,
     commands.NoteLoss: partings.note_loss,
     commands.NoteSalvaged: partings.note_salvaged,
+    commands.NoteMerge: merges.note_merge,
 }

@@ -58,6 +58,13 @@ def leave_cluster(host: ClusterHost, request: requests.LeaveCluster) -> Steps:
             f"{len(full)} durable queues with {messages} messages are only here, {full[0].name!r} among them:"
             " drain this node first, so that others take them, or give --force to lose them",
         )
+    branches = host.membership.partition.branch_counts
+    if branches["messages"] and not request.force:
+        raise Refusal(
+            "not_empty",
+            f"{branches['messages']} messages of branches are only here: wait until they are merged"
+            " (partition_handling shows how many are left), or give --force to lose them",
+        )
     host.membership.prepare_to_leave()
     answer = yield Await(_wish(host, mf.Forget(host.node_name, host.node_name)))
     if answer.problem:

@@ -32,10 +32,10 @@ def set_partition_handling(host: PartitionHost, request: requests.SetPartitionHa
     if mode not in host.partition.modes:
         raise Refusal("bad_request", f"with coordinator = etcd there is only {partition.PAUSE_MINORITY}")
     host.settings = replace(host.settings, partition_handling=mode, partition_nodes=nodes)
-    host.partition.changed()
+    host.partition.changed(warning := partition.warning_about(request.mode))
     if host.copies is not None:
         host.copies.policy.look_at_all()
-    return host.partition.status()
+    return host.partition.status() | ({"warning": warning} if warning else {})
 
 
 def show_partition_handling(host: PartitionHost, _: requests.PartitionHandling) -> Row:

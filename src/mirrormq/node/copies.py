@@ -36,6 +36,7 @@ from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.ports import Data, Options
 from mirrormq.mirror.views import Change
 from mirrormq.node.balancer import Balancer
+from mirrormq.node.branches import Branches
 from mirrormq.node.chronicle import Chronicle
 from mirrormq.node.handover import HandOver
 from mirrormq.node.happenings import Counters
@@ -82,6 +83,7 @@ class Copies:
         self._removals = Removals(node, self)
         self._losses = Losses(node, self)
         self._salvaging = Salvaging(node, self)
+        self.branches = node.membership.partition.branches = Branches(node, self)
         self.samples = Samples(node)
         self._pool = RecentPool()
         self._open: dict[int, DiskCopy] = {}
@@ -500,7 +502,7 @@ class Copies:
         is_asking = bool(self._wanted) or self._removals.needs_pass
         is_telling = self.samples.needs_pass or self.chronicle.needs_pass
         is_moving = self.balancer.needs_pass or self.maintenance.needs_pass
-        is_busy = bool(self._due) or self.mirrors.has_more
+        is_busy = bool(self._due) or self.mirrors.has_more or self.branches.needs_pass
         return is_busy or is_asking or is_looking or is_telling or is_moving
 
     def end_pass(self, now: Now) -> None:
@@ -508,6 +510,7 @@ class Copies:
         self.chronicle.step()
         self.samples.step()
         self.balancer.step()
+        self.branches.step()
         if self._hand_over is None:
             self.maintenance.step()
         if not self.mirrors.copies and not self.needs_pass:
@@ -550,6 +553,7 @@ class Copies:
                 self._let_go(log_id)
         self._losses.tick()
         self._salvaging.tick()
+        self.branches.tick()
         self.policy.tick()
         self.balancer.tick()
         self.maintenance.tick()

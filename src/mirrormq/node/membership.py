@@ -8,11 +8,9 @@ Guarantees
 - No link is opened before this start is on disk, and nothing is proposed, unless this node is the only voter
   and has read every command there is: the number of a start is used once.
 - Clients are let in after the metadata holds everything committed before this start was recorded, and sent
-  away when this node has had no lease for `limits.pause_grace_us`, or treated otherwise (`partition`). Then
-  it waits, and comes back by itself.
+  away, or treated otherwise (`partition`), without a lease for `limits.pause_grace_us`, until there is one.
 
-Phases: SEEKING (belongs to no cluster) -> WAITING (for a leader to record this start) -> ENTERING (its first
-command is on its way) -> READY <-> PAUSED (no majority is heard).
+Phases: SEEKING (a cluster) -> WAITING (for a leader to record this start) -> ENTERING -> READY <-> PAUSED.
 """
 
 from collections.abc import Callable
@@ -586,8 +584,10 @@ class Membership:
 
         def done(outcome: Outcome) -> None:
             """Everything that was agreed on without this node is applied."""
-            if lapses == self._lapses:
-                self._is_lapsed = False
+            if lapses != self._lapses:
+                self.phase = PAUSED if is_paused else self.phase  # its lease ran out again: it returns anew
+                return
+            self._is_lapsed = False
             self.partition.healed()
             if is_paused:
                 self._node.note("info", "resumed: the cluster is in reach again", event="node.resumed")

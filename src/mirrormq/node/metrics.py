@@ -318,6 +318,14 @@ def _of_metadata(source: MetricSource) -> Iterator[Family]:
     yield _one("mirrormq_lease_held", "1 while this node may act for the cluster.", int(has_lease))
     text = "How often this node could not act for a while because its lease had run out."
     yield _count("mirrormq_lease_lapses_total", text, source.switch.lapses)
+    branches = source.membership.partition.branch_counts
+    text = "Branches of queues on this node (`autoheal`) that serve clients or are being merged."
+    yield _one("mirrormq_branches", text, branches["open"] + branches["merging"])
+    yield _one("mirrormq_branch_messages", "Messages in branches on this node.", branches["messages"])
+    text = "Messages of branches on this node that were brought to their queues."
+    yield _count("mirrormq_branch_merged_messages_total", text, branches["merged"])
+    text = "Messages of branches on this node that went with their queues, deleted on the other side."
+    yield _count("mirrormq_branch_dropped_messages_total", text, branches["dropped"])
     yield _one("mirrormq_cluster_nodes", "Members of the cluster.", len(raft.config.members))
     yield _one("mirrormq_cluster_nodes_running", "Members this node hears.", len(source.news.live()))
 

@@ -90,12 +90,12 @@ class Node:
         self._tokens, self._uids = count(1), count(1)
         self.meta = MetaState()
         cluster = cluster or ClusterOptions()
-        self.membership: Membership = membership_of(self, self.effects, self._next_token, cluster)
+        self.membership: Membership = membership_of(self, self.effects, self.next_token, cluster)
         self.partition = self.membership.partition
         self._disk: Disk | None = None
         """To read queues from, until that is done."""
         fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000
-        self.journal = Journal(self.effects, self._next_token, fsync=fsync, interval_us=interval_us)
+        self.journal = Journal(self.effects, self.next_token, fsync=fsync, interval_us=interval_us)
         self.logs: dict[int, DurableLog] = {}
         """Logs of the durable queues, by queue id."""
         self._budget = Budget(self.work, self.logs, settings.memory_limit)
@@ -103,16 +103,15 @@ class Node:
         """The copies of mirrored queues, once this node has entered its cluster."""
         self._greetings: dict[str, bytes] = {}
         """Of linked nodes that greeted before that."""
-        self._queue_logs = QueueLogs(self)
+        self._queue_logs, tokens, logs = QueueLogs(self), self.next_token, self.logs
         self._reads: dict[int, ReadDone] = {}
-        token, journal = self._next_token, self.journal
-        self.recycler = Recycler(self.effects, self.read, token, journal=journal, logs=self.logs)
+        self.recycler = Recycler(self.effects, self.read, tokens, journal=self.journal, logs=logs)
         self.recycler.damaged = self._queue_logs.damaged
         self.access = Access(self.meta)
         self.authenticator = Authenticator(
             self.meta, rng, settings.loopback_users, argon2_cost=settings.argon2_cost
         )
-        self.logins = Logins(self.authenticator, self.effects, self._next_token, settings.argon2_cost)
+        self.logins = Logins(self.authenticator, self.effects, self.next_token, settings.argon2_cost)
         self._heard: dict[int, Connection] = {}
         """Connections that serve frames in this pass, read just now or kept while they were parked."""
         self._confirms = Confirms(self)
@@ -121,8 +120,7 @@ class Node:
         self.switch = Switch(self, self.effects)
         self.news = news.News(self, self.effects, self.switch.masters)
         self.inquiries = inquiry.Inquiries(self, self.effects)
-        self.following = changes.Following()
-        self.bulk = BulkService(self)
+        self.following, self.bulk = changes.Following(), BulkService(self)
         self.rates = rates.Rates(self)
         self.shortages = self.news.shortages
         self.place = Placement(self, self.news).place
@@ -154,7 +152,7 @@ class Node:
         copies = self.copies_class(self)
         recover_queues(self, self._disk, copies)
         self._disk = None
-        self.recycler.sources = lambda: letter_sources(self.meta)
+        self.recycler.sources = lambda: letter_sources(self.meta, copies.branches.sources())
         self.meta.watch(lambda changed: changes.follow(self, changed))
         self.switch.begin(self.membership.links)
         self.copies = copies
@@ -282,7 +280,8 @@ class Node:
     def disk_done(self, now: Now, token: int) -> None:
         """A flush or replace is durable."""
         self.now = now
-        if not self.journal.flushed(token, now) and not self.recycler.done(token):
+        is_known = self.journal.flushed(token, now) or self.recycler.done(token)
+        if not is_known and not self.partition.written(token):
             self.membership.disk_done(token)
 
     def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> None:
@@ -524,7 +523,7 @@ class Node:
     def read(self, file: str, offset: int, length: int, done: ReadDone) -> None:
         """Read a part of a file of the data folder."""
         self.journal.before_read(file)
-        token = self._next_token()
+        token = self.next_token()
         self._reads[token] = done
         self.effects.read(file, offset, length, token)
 
@@ -585,7 +584,8 @@ class Node:
         """Tell the operator."""
         self.effects.note(level, text, **fields)
 
-    def _next_token(self) -> int:
+    def next_token(self) -> int:
+        """A number for an input that answers an effect."""
         return next(self._tokens)
 
     # --- flushes --------------------------------------------------------------------------------

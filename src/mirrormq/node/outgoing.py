@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 class RemoteLog:
     """How far this node's publishes to the queue reach, and how far the master has reported them."""
 
-    __slots__ = ("durable", "end")
+    __slots__ = ("durable", "end", "queue")
 
     is_over = False
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, queue: "RemoteQueue") -> None:
         self.end = end
         self.durable = end
+        self.queue = queue
+        """What stands for the queue."""
 
     @property
     def confirmable(self) -> int:
@@ -92,7 +94,7 @@ class Outgoing:
         self._queue = queue
         self._host = queue.host
         # Numbers go on where an earlier object for this queue ended: masters remember the highest they took.
-        self.log = RemoteLog(queue.switch.sent.get(queue.record.id, 0))
+        self.log = RemoteLog(queue.switch.sent.get(queue.record.id, 0), queue)
         self._owed: deque[Owed] = deque()
         self._unsent: deque[Owed] = deque()
         self._session = 0
@@ -161,14 +163,21 @@ class Outgoing:
             link.publish(self._frame(owed, is_resent=is_resent))
 
     def _fetch(self, owed: Owed) -> None:
-        """The next block is on disk: read it, unless so much is under way that it would only wait here."""
+        """The next block is on disk: read it, unless so much is under way that it would only wait here. If
+        nothing of this queue is, what waits behind it in memory may be all there is: then nobody else would.
+        """
 
         def here() -> None:
             self._queue.link.owed_bytes += len(owed.block)
             self._queue.core.touch()
 
-        if not self._queue.link.is_over:
+        if self._owed[0] is owed or not self._queue.link.is_over:
             self._queue.switch.spool.fetch(owed, here)
+
+    def look(self) -> None:
+        """So much may have been under way for other queues that a block on disk was not read: try again."""
+        if self._unsent and self._unsent[0].place is not None:
+            self._queue.core.touch()
 
     def _frame(self, owed: Owed, *, is_resent: bool) -> bytes:
         return peerframes.publish(
@@ -182,7 +191,7 @@ class Outgoing:
 
     def pass_to(self, queue: "RemoteQueue") -> None:
         """Another object stands for the queue: what is owed is its own."""
-        self._queue = queue
+        self._queue = self.log.queue = queue
         self.start_again()
 
     def start_again(self) -> None:
@@ -200,8 +209,7 @@ class Outgoing:
         while self._owed and self._owed[0].last <= done:
             self._drop_first()
         self.log.durable = max(self.log.durable, done)
-        if self._unsent and self._unsent[0].place is not None:
-            self._queue.core.touch()
+        self.look()
 
     def _drop_first(self) -> Owed:
         owed = self._owed.popleft()

@@ -4,7 +4,8 @@ Guarantees
 - Nothing is done before the node has had no lease for `limits.pause_grace_us`, and all of it is undone by
   itself when the lease is back and everything agreed on meanwhile is applied.
 - Whatever the mode, what needs a lease needs it still: views, definitions, and deliveries of mirrored queues,
-  for another node may be their master by now. A mode says what becomes of clients, and of nothing else.
+  for another node may be their master by now. A mode says what becomes of clients, and of nothing else; a
+  branch is a queue of its own.
 - The mode may be changed at any time, also while the node is cut off: the next pass goes over to it.
 - Nobody's loop is held: many connections are stopped and let go on in slices.
 
@@ -12,7 +13,8 @@ Modes: `pause_minority` sends clients away and closes the doors. `stop_processin
 connection.blocked, and neither reads from them nor delivers to them; new ones are not let in. `ignore` goes
 on: queues whose in-sync members are all on this side commit and deliver (waivers.py), publishes to others
 wait, on disk if they are many (spool.py). `pause_if_all_down` does that while one of the nodes it names is in
-reach, and otherwise pauses.
+reach, and otherwise pauses. `autoheal` does what `ignore` does, and opens branches of mirrored queues that
+cannot commit on this side, which are merged later (branches.py).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,16 +28,20 @@ if TYPE_CHECKING:
     from mirrormq.broker.confirm import Position
     from mirrormq.broker.connection import Connection
     from mirrormq.broker.queue import Queue
+    from mirrormq.broker.queueport import QueuePort
+    from mirrormq.node.branches import Branches
     from mirrormq.node.memberport import Inside
     from mirrormq.node.membership import Membership
     from mirrormq.node.spool import Detours
 
 PAUSE_MINORITY, STOP_PROCESSING = "pause_minority", "stop_processing"
-IGNORE, PAUSE_IF_ALL_DOWN = "ignore", "pause_if_all_down"
-MODES = (PAUSE_MINORITY, STOP_PROCESSING, IGNORE, PAUSE_IF_ALL_DOWN)
-ALIASES = {"pause": PAUSE_MINORITY}
-LATER = ("autoheal", "autoupgrade")
-"""What the texts and RabbitMQ also name, and this version refuses."""
+IGNORE, PAUSE_IF_ALL_DOWN, AUTOHEAL = "ignore", "pause_if_all_down", "autoheal"
+MODES = (PAUSE_MINORITY, STOP_PROCESSING, IGNORE, PAUSE_IF_ALL_DOWN, AUTOHEAL)
+OLD_NAMES = {"autoupgrade": AUTOHEAL}
+"""Names that are taken with a warning."""
+ALIASES = {"pause": PAUSE_MINORITY, **OLD_NAMES}
+
+_NO_BRANCHES = {"open": 0, "merging": 0, "messages": 0, "merged": 0, "dropped": 0}
 
 CLOSED, STOPPED, SERVING = "closed", "stopped", "serving"
 """Clients were sent away; they are kept and not served; they are served as far as that can be."""
@@ -49,9 +55,13 @@ def chosen(written: object) -> str:
     if mode in MODES:
         return mode
     known = f"there are pause_minority (or pause), the default, {', '.join(MODES[1:])}"
-    if mode in LATER:
-        raise ValueError(f"{mode} comes in a later version; {known}")
     raise ValueError(f"{known}, and not {written!r}")
+
+
+def warning_about(written: object) -> str:
+    """What is to be said of a word that was taken; nothing of most."""
+    mode = OLD_NAMES.get(str(written))
+    return "" if mode is None else f"cluster_partition_handling = {written} is deprecated: write {mode}"
 
 
 def check_nodes(mode: str, nodes: "Sequence[str]") -> None:
@@ -77,6 +87,8 @@ class Partition:
         """When clients that were kept while this node was cut off could go on."""
         self.detours: Detours | None = None
         """Where publishes wait that cannot be committed."""
+        self.branches: Branches | None = None
+        """What stands in for queues that cannot commit; once this node has entered its cluster."""
         self._todo: list[Connection] = []
         """Connections that are still to be stopped, or to go on."""
         self._swept_at = 0
@@ -106,7 +118,25 @@ class Partition:
     @property
     def waives(self) -> bool:
         """Is this node to go on with its queues, where that is safe, when it is cut off?"""
-        return self.mode in (IGNORE, PAUSE_IF_ALL_DOWN)
+        return self.mode in (IGNORE, PAUSE_IF_ALL_DOWN, AUTOHEAL)
+
+    @property
+    def branches_out(self) -> bool:
+        """Are clients served by branches of queues that cannot commit here?"""
+        return self.reaction == SERVING and self.mode == AUTOHEAL
+
+    def port(self, queue: "QueuePort") -> "QueuePort":
+        """What serves this node's clients in place of a queue: itself, or a branch of it."""
+        return queue if self.branches is None else self.branches.port(queue)
+
+    @property
+    def branch_counts(self) -> dict[str, int]:
+        """How many branches there are, and how many messages are in them."""
+        return _NO_BRANCHES if self.branches is None else self.branches.counts()
+
+    def written(self, token: int) -> bool:
+        """Something is on disk; False if it is nothing of a branch."""
+        return self.branches is not None and self.branches.written(token)
 
     @property
     def spools(self) -> bool:
@@ -164,12 +194,15 @@ class Partition:
             "why": self.why(),
             "reaction": self.reaction or "none",
             "since": self.since // 1000,
+            "branches": self.branch_counts,
         }
 
     # --- what happens ---
 
-    def changed(self) -> None:
-        """The operator chose another mode."""
+    def changed(self, warning: str = "") -> None:
+        """The operator chose another mode, maybe by a name that is not to be used any more."""
+        if warning:
+            self._node.note("warning", warning, event="partition.name_deprecated")
         self._node.note(
             "info",
             f"partition handling is {self.mode}; this node is on the side of the {self.side}: {self.why()}",
@@ -190,7 +223,7 @@ class Partition:
         if self.mode == PAUSE_IF_ALL_DOWN:
             reached = {self._membership.name, *self._membership.links}
             return SERVING if reached & set(self._node.settings.partition_nodes) else CLOSED
-        return {PAUSE_MINORITY: CLOSED, STOP_PROCESSING: STOPPED, IGNORE: SERVING}[self.mode]
+        return {PAUSE_MINORITY: CLOSED, STOP_PROCESSING: STOPPED}.get(self.mode, SERVING)
 
     def _go_over(self, wanted: str) -> None:
         self.since = self.since or self._node.now.wall
@@ -200,7 +233,8 @@ class Partition:
         if wanted == CLOSED:
             self._node.note("warning", f"paused: {why}", **side, event="node.paused")
         elif wanted == SERVING:
-            text = f"cut off: {why}; queues that are whole on this side go on, other publishes wait"
+            others = "others get branches" if self.mode == AUTOHEAL else "other publishes wait"
+            text = f"cut off: {why}; queues that are whole on this side go on, {others}"
             self._node.note("warning", text, **side, event="partition.ignored")
         else:
             text = f"processing is stopped: {why}; clients are kept and wait"

@@ -5,6 +5,7 @@ otherwise a crash could bring the queue back without them.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from mirrormq.log.cursors import Cursor
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.queuelog import MemoryLog, QueueLog
 from mirrormq.log.segments import Segments
-from mirrormq.meta import records
+from mirrormq.meta import merges, records
 from mirrormq.meta.commands import Command, DeclareQueue, Transaction
 from mirrormq.meta.tables import Tables
 
@@ -45,7 +46,8 @@ class QueueLogs:
 
     def _open(self, record: records.Queue) -> QueueLog:
         node = self._node
-        if record.identity in node.meta.views:
+        view = node.meta.views.get(record.identity)
+        if view is not None and view.log_id == record.log_id:  # else a branch of the queue
             assert node.copies is not None
             return node.copies.open_log(record)
         if not record.outlives_restart:
@@ -82,6 +84,8 @@ class QueueLogs:
             if log_id and queue.record.log_id == log_id:
                 unreadable(queue, reason)
                 return
+        if node.copies is not None and node.copies.branches.damaged(log_id, reason):
+            return
         if node.copies is None or not node.copies.damaged(log_id, reason):
             owner = next((one for one in node.meta.queues.values() if log_id and one.log_id == log_id), None)
             what = (
@@ -91,10 +95,14 @@ class QueueLogs:
             node.note("error", text, event="queue.log_damaged")
 
 
-def letter_sources(meta: Tables) -> set[int]:
-    """Whoever may send a numbered letter again: the queues, and copies that are being salvaged."""
-    found = {queue.log_id for queue in meta.queues.values()}
+def letter_sources(meta: Tables, own: Iterable[int]) -> set[int]:
+    """Whoever may send a numbered letter again: the queues, copies that are being salvaged, and branches,
+    of which the metadata may know nothing yet if they are this node's own.
+    """
+    found = set(own)
+    found.update(queue.log_id for queue in meta.queues.values())
     found.update(parting.id for view in meta.views.values() for parting in view.partings)
+    found.update(merges.sources(meta))
     return found
 
 

@@ -23,6 +23,7 @@ def recover_queues(node: "Node", disk: Disk, copies: "Copies") -> None:
         for queue in vhost.queues.values()
         if isinstance(queue, Queue) and queue.log.kept is not None
     ]
+    durable += copies.branches.recover(disk)
     owners = {
         queue.record.log_id: Owner(queue.text, queue.core, node.logs[queue.record.log_id])
         for queue in durable

@@ -6,9 +6,8 @@ Guarantees
 - At most `limits.forward_owed_bytes_max` is kept per master (and what one pass brings); beyond that, and
   while the master says that its consumers fall behind, publishers are parked.
 - While the master is out of reach requests are refused with 404, publishes wait for
-  `limits.publish_timeout_us` and are then refused, consumers are kept for `limits.link_grace_us` and then
-  cancelled. What was given up is never taken later: the stream goes on behind it. After that grace the queue
-  can be deleted without its master.
+  `limits.publish_timeout_us` and are refused then, consumers are kept for `limits.link_grace_us` and cancelled
+  then. What was given up is never taken later. After that grace the queue can be deleted without its master.
 - A mirrored queue may get another master. Consumers are registered there in their old places with what they
   hold (inlet.py), unless they asked to be cancelled (`x-cancel-on-ha-failover`); they wait for it for
   `limits.failover_grace_us`. What is told to a master is told to one start of one node (`is_open`).
@@ -135,7 +134,7 @@ class RemoteQueue:
 
     @property
     def is_stale(self) -> bool:
-        """Is what is registered at the master over, and this node about to register it anew?"""
+        """Is what is registered at the master over, to be registered anew?"""
         return bool(self.since) and self.link.is_stale
 
     @property
@@ -355,6 +354,7 @@ class RemoteQueue:
             return peerframes.Get(request, self.record.id, inlet.number, self.since)
 
         def here(_: QueuePort) -> None:
+            inlet.awaited -= 1
             self._gets.pop(channel.uid, None)
             again()
 
@@ -480,9 +480,9 @@ class RemoteQueue:
         """Give up what waited for the master for too long."""
         if not (self.subscriptions or self._owes or self.wishes):
             self.link.active.pop(self, None)
-        if self.wishes:
-            self.wishes.look(self.host.now.mono)
+        self.wishes.look(self.host.now.mono)
         if self.is_open:
+            self._outgoing.look()
             return
         self._outgoing.give_up()
         if self._is_away:

@@ -178,7 +178,9 @@ class Detours:
     def is_over(self, queue: Queue) -> bool:
         """Is as much kept for a queue as may be? What is on disk counts only when that is full."""
         detour = self._made.get(queue.record.id)
-        return detour is not None and detour.has_unsent and detour.link.is_over
+        if detour is None or detour.record.log_id != queue.record.log_id:  # that of the trunk of a branch
+            return False
+        return detour.has_unsent and detour.link.is_over
 
     def divert(self, queue: Queue) -> Position | None:
         """A queue does not take publishes now: keep what clients of this node have sent to it, if this node

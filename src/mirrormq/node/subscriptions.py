@@ -99,6 +99,7 @@ class Subscriptions:
                 self._registered(consumer, inlet, self._queue.read(answer), later)
 
         def here(queue: QueuePort) -> None:
+            inlet.awaited -= 1
             self._numbers.pop(consumer, None)
             consumer.queue, consumer.source = queue, queue.core
             consumer.core.prefetch = consumer.prefetch

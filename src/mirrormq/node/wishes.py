@@ -101,6 +101,12 @@ class Wishes:
             else:
                 self._waiting.append(wish)
 
+    def divert(self, queue: "QueuePort") -> None:
+        """Another queue on this node stands in for this one: it is asked what waits."""
+        waiting, self._waiting = self._waiting, []
+        for wish in waiting:
+            wish.here(queue)
+
     def look(self, now: int) -> None:
         """Give up what has waited for too long; ask again what nobody else would."""
         if self._queue.is_open:

@@ -168,6 +168,8 @@ def _apply(source: Source, fields: dict[str, object], warnings: list[str]) -> No
             _pass_over(given, warnings)
         elif name.shape is Shape.ONE:
             fields[name.field] = _read(name, given.value, given)
+            if name.field == "partition_handling" and (warning := partition.warning_about(given.value)):
+                warnings.append(f"{given.where}: {warning}")
         elif name.shape is Shape.TABLES:
             _gather(tables, word, given)
             wheres[name.field] = given.where

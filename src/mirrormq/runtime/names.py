@@ -189,7 +189,7 @@ NAMES: tuple[Name, ...] = (
         v.partition_handling,
         "what a node does that is cut off from the majority: pause_minority = serve nobody until it is back,"
         " stop_processing = keep clients waiting, ignore = go on where that is safe, pause_if_all_down ="
-        " pause if none of some nodes is in reach",
+        " pause if none of some nodes is in reach, autoheal = go on with branches that are merged later",
         also=("cluster_partition_handling.mode",),
     ),
     Name(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mirrormq.base import limits
 from mirrormq.kernel.records import PID_OF_LETTERS
 from mirrormq.log.disk import ReadDone
+from mirrormq.meta import merges
 from mirrormq.meta.records import FORGOTTEN, Learner, Member, Queue, View
 from mirrormq.meta.tables import Change
 from mirrormq.mirror.master import Master
@@ -47,6 +48,10 @@ class MirrorChecker:
         """While policies change and nothing fails: how many copies in sync a queue has at least."""
         self._awaited: dict[tuple[str, int], HaSent] = {}
         """By queue and number: left for a client that acknowledges nothing, which has not heard it yet."""
+        self._branched: set[tuple[str, str]] = set()
+        """Nodes and queues of which these had branches."""
+        self._sources: set[int] = set()
+        """The numbers under which branches have sent something, or could."""
 
     # --- the metadata ---
 
@@ -125,6 +130,7 @@ class MirrorChecker:
     def destroyed(self, name: str, start: int) -> None:
         """The disk of a node is gone, in all its lives so far."""
         self._destroyed[name] = start
+        self._world.ha_history.lose_branches(name, self._committed())
         for facts in self.facts.values():
             if facts.view.losses:
                 self._world.ha_history.forsake(facts.name)
@@ -139,6 +145,15 @@ class MirrorChecker:
                 history.excuse(queue, transient_only=True)
         # Letters of transient messages are not waited for: they may lie in the memory of any node.
         history.excuse_letters()
+        history.lose_branches(name, self._committed(), transient_only=True)
+
+    def _committed(self) -> set[int]:
+        """Numbers of messages that are, or were, on the disks of all members of a view."""
+        return {number for facts in self.facts.values() for number in (*facts.seqs, *facts.removed)}
+
+    def _is_committed(self, message: HaSent) -> bool:
+        found = (facts for facts in self.facts.values() if facts.name == message.queue)
+        return any(message.number in facts.seqs for facts in found)
 
     def joined(self, name: str) -> None:
         """A node begins anew, under a name that all views have forgotten."""
@@ -206,6 +221,7 @@ class MirrorChecker:
                 self._commit(node, facts, log, copy.master)
         self._check_deliverable(node)
         self._check_bounds(node, copies)
+        self._note_branches(node, copies)
 
     def _check_master(self, node: SimNode, facts: QueueFacts, epoch: int, *, touched: bool) -> None:
         if touched:
@@ -251,6 +267,15 @@ class MirrorChecker:
         for peer, link in mirrors._links.items():
             if link.waiting_bytes > 2 * limits.mirror_frame_bytes + 2 * largest:
                 raise Violation(f"I19: {link.waiting_bytes} bytes wait at {node.name} for {peer}")
+
+    def _note_branches(self, node: SimNode, copies: Copies) -> None:
+        for branch in copies.branches.every():
+            if branch.queue_id not in self._sources:
+                self._sources.update(branch.sources)
+                self._world.stats.branches += 1
+                self._world.say(f"{node.name} opens a branch of {branch.name}")
+            self._branched.add((node.name, branch.name))
+            self._world.ha_history.branched.add(branch.name)
 
     def _note_appended(self, facts: QueueFacts, log: WatchedCopyLog, view: View) -> None:
         # One that has not heard of the next master writes for nobody: what it has, the other may have, too.
@@ -384,12 +409,17 @@ class MirrorChecker:
 
     # --- clients ---
 
-    def confirmed(self, message: HaSent) -> None:
-        """A publish is acknowledged: all members of the newest view have it (I8)."""
+    def confirmed(self, message: HaSent, home: str) -> None:
+        """A publish to a node is acknowledged: all members of the newest view have it (I8), or a branch."""
         if message.is_returned or message.is_excused:
             return
         if self._world.policies.get(message.queue, {}).get("ha-replication") == "async":
             return  # its master's word is enough; what a promotion takes away is salvaged (I15)
+        if (home, message.queue) in self._branched and not self._is_committed(message):
+            # It may be on its way to the queue before its publisher hears of it: confirms come in order.
+            message.branch = home
+            self._world.stats.branched += 1
+            return
         for facts in self.facts.values():
             if facts.name != message.queue or facts.is_deleted:
                 continue
@@ -430,6 +460,8 @@ class MirrorChecker:
         """At the same mark all members have the same state (I11); what left for a client was heard."""
         for queue, number in self._awaited:
             raise Violation(f"I3: {queue}: message {number} left for a client that never heard it")
+        leader = self._world.leader()
+        merging = set(merges.sources(leader.node.state)) if leader is not None and leader.node else set()
         for facts in self.facts.values():
             if facts.is_deleted:
                 continue
@@ -438,7 +470,8 @@ class MirrorChecker:
                 for entry in facts.view.members
                 if (log := self._life_of(facts, entry.node, entry.start)) is not None
             }
-            outdated = _outdated(list(logs.values()))
+            # Nor is what came from branches long ago: each forgets it by itself.
+            outdated = _outdated(list(logs.values())) | self._sources - merging
             shown = {name: _state(log, outdated) for name, log in logs.items()}
             at = {name: log.folded for name, log in logs.items()}
             if len(set(at.values())) == 1 and len(set(shown.values())) > 1:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RANKED, BRIEF, PLAIN, KEPT = "ranked", "brief", "plain", "kept"
 PRIORITIES = 3
+CONSUMERS = 3
+"""Consumers of a client of a node that is cut off."""
 
 
 class Spec(NamedTuple):
@@ -67,13 +69,20 @@ class HaClient(Client):
             if queue is None:
                 raise Violation(f"client {self.conn} gets a message for a consumer that was cancelled")
             self.origin[method.delivery_tag] = queue
+        op = self.pending.op if self.pending is not None else None
         super().hear(arrival)
+        if op is not None and self._asks_branches and isinstance(method, methods.QueueDeclareOk):
+            op.is_sure = False  # it may be deleted where nobody here hears of it
         if isinstance(method, methods.BasicDeliver | methods.BasicGetOk):
             assert queue is not None
             self._ha.mirrors.delivered(queue, self.held[method.delivery_tag])
         if isinstance(method, methods.BasicDeliver) and method.consumer_tag in self.without_acks:
             self.origin.pop(method.delivery_tag)
             self.held.pop(method.delivery_tag).is_acked = True
+
+    @property
+    def _asks_branches(self) -> bool:
+        return self.home.node is not None and self.home.node.partition.branches_out
 
     def _settled(self, method: methods.BasicAck | methods.BasicNack) -> None:
         last = method.delivery_tag
@@ -86,7 +95,7 @@ class HaClient(Client):
             message = self._unconfirmed.pop(number)
             if isinstance(method, methods.BasicAck):
                 self.world.history.confirm(message, self.world.now)
-                self._ha.mirrors.confirmed(self._ha.ha_history.sent[message])
+                self._ha.mirrors.confirmed(self._ha.ha_history.sent[message], self.home.name)
             else:
                 self._ha.stats.nacks += 1
 
@@ -104,7 +113,10 @@ class HaClient(Client):
         node = self.home.node
         is_cut = node is not None and node.partition.reaction == SERVING
         if is_cut and self.pending is None and self.world.rng.random() < 0.9:
-            self.world.rng.choice((self._publish, self._publish, self._settle))()
+            kinds = [self._publish, self._publish, self._settle]
+            if self._asks_branches:
+                kinds += [self._settle, self._get] + [self._consume] * (len(self.consumed) < CONSUMERS)
+            self.world.rng.choice(kinds)()
         else:
             super().act()
 

@@ -9,7 +9,7 @@ from mirrormq.base.types import Now
 from mirrormq.meta.records import View
 from mirrormq.node.memberframes import ForceForget
 from mirrormq.node.node import Node
-from mirrormq.node.partition import IGNORE, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY, SERVING
+from mirrormq.node.partition import PAUSE_MINORITY, SERVING, STOP_PROCESSING
 from mirrormq.sim.clusterfaults import Faults
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.haclient import BRIEF, PLAIN, SPECS
@@ -35,7 +35,7 @@ class HaFaults(Faults):
 
     def __init__(self, world: "HaWorld") -> None:
         self.ha = world
-        if world.settings.partition_handling in (IGNORE, PAUSE_IF_ALL_DOWN):
+        if world.settings.partition_handling not in (PAUSE_MINORITY, STOP_PROCESSING):
             self.forget_class = ForceForget  # the operator of a node that is gone knows that it is
         self._stopping: dict[SimNode, int] = {}
         """Nodes on their way out, and the lives that end so."""

@@ -14,6 +14,8 @@ from mirrormq.wire.properties import Properties, encode_properties
 
 DYING, LETTERS = "dying", "letters"
 """The queue whose rejected messages become letters in the other one."""
+CUT_US = 60_000_000
+"""A node is not cut off for longer than that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,8 @@ class HaSent(Sent):
     """The loss was a promotion, and every copy that it passed over comes back in the end."""
     seen: dict[str, int] = field(default_factory=dict)
     """Deliveries by queue."""
+    branch: str = ""
+    """The node whose branch confirmed it."""
 
     @property
     def properties(self) -> bytes:
@@ -57,6 +61,8 @@ class HaHistory(History):
         """Of a queue without mirrors: may it have left for a client that acknowledges nothing and is gone?"""
         self._firsts: dict[tuple[int, str, int, int], int] = {}
         """Number of the last first delivery by publisher, queue, priority and receiver."""
+        self.branched: set[str] = set()
+        """Queues of which there were branches: the order between these and the queue is not kept."""
 
     def deliver(self, queue: str, receiver: int, body: bytes, *, is_marked: bool) -> HaSent:
         """A client got a message."""
@@ -81,7 +87,7 @@ class HaHistory(History):
         if before:
             raise Violation(f"I7: {queue}: message {number} is delivered as new after {before} deliveries")
         lane = (message.publisher, queue, message.priority, receiver)
-        if not is_letter:
+        if not is_letter and queue not in self.branched:
             if message.number < self._firsts.get(lane, 0):
                 raise Violation(f"I6: {queue}: message {number} was delivered after {self._firsts[lane]}")
             self._firsts[lane] = message.number
@@ -104,6 +110,13 @@ class HaHistory(History):
             message.is_salvageable = is_salvaged and message.is_persistent
         return len(found)
 
+    def lose_branches(self, node: str, merged: set[int], *, transient_only: bool = False) -> None:
+        """What only the branches of a node had is gone, or may be."""
+        for message in self.sent.values():
+            is_here = message.branch == node and message.number not in merged
+            if is_here and not (transient_only and message.is_persistent):
+                message.is_excused = True
+
     def excuse_letters(self) -> None:
         """Nothing is promised about letters of transient messages that are on their way."""
         for message in self.sent.values():
@@ -113,7 +126,7 @@ class HaHistory(History):
     def check_drained(self, message: Sent, now: int) -> None:
         """What was in a queue when that was deleted does not come back; what was salvaged has left it."""
         assert isinstance(message, HaSent)
-        if not message.seen.get(queue_name(message.queue)):
+        if message.queue not in self.branched and not message.seen.get(queue_name(message.queue)):
             super().check_drained(message, now)
 
     def forsake(self, queue: str) -> None:
@@ -129,6 +142,8 @@ class HaHistory(History):
     def may_be_gone(self, message: HaSent, queue: str) -> bool:
         """Could a purge or a deletion have taken it?"""
         ops = [op for op in self.ops.get(queue_key(queue), ()) if op.kind != PUT]
+        if message.branch and any(op.kind == DELETE and op.end >= message.at - CUT_US for op in ops):
+            return True  # nobody there had heard of it
         return any(op.end >= message.at - (0 if op.kind == EMPTY else LAG_US) for op in ops)
 
     def check_messages(self) -> int:
@@ -146,7 +161,7 @@ class HaHistory(History):
             owed += 1
             is_settled = message.is_acked or (message.is_rejected and message.queue != DYING)
             if not is_settled and not self.went_unheard(message):
-                rule = "I15" if message.is_excused else "I3"
+                rule = "I15" if message.is_excused else "I16" if message.branch else "I3"
                 raise Violation(
                     f"{rule}: {message.queue}: message {message.number} was confirmed and is lost,"
                     f" {'persistent' if message.is_persistent else 'transient'}, seen {message.seen}"

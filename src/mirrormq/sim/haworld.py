@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mirrormq.base.types import Now
+from mirrormq.broker.branch import Branch
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import mirroring
 from mirrormq.meta.commands import SetPolicy
@@ -19,7 +20,7 @@ from mirrormq.meta.state import MetaState
 from mirrormq.node.copies import Copies
 from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
-from mirrormq.node.partition import IGNORE, MODES, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY
+from mirrormq.node.partition import AUTOHEAL, IGNORE, MODES, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.clusterworld import MORE_LIMITS, ClusterStats, ClusterWorld, small_limits
 from mirrormq.sim.hacheck import MirrorChecker
@@ -52,6 +53,12 @@ SPOOL_LIMITS = {
     "spool_file_bytes": (1, 2_000, 100_000),
 }
 """With partition modes that keep publishes on disk."""
+BRANCH_LIMITS = {
+    "branch_slice_messages": (1, 5, 256),
+    "branch_merges_max": (1, 16),
+    "branches_per_pass": (1, 50),
+}
+"""With branches."""
 LARGEST_BATCH = 256 * 1024
 HEAL_US = 240 * SECOND
 ANY_MODE = "any"
@@ -74,6 +81,10 @@ class HaStats(ClusterStats):
     """Passes after which a queue could be delivered from without a lease."""
     spooled: int = 0
     """Passes after which publishes lay in a spool."""
+    branches: int = 0
+    """Branches that were opened."""
+    branched: int = 0
+    """Confirms by a branch."""
 
 
 class WatchedCopies(Copies):
@@ -137,7 +148,12 @@ class HaWorld(ClusterWorld):
 
     def small_limits(self) -> AbstractContextManager[None]:
         """Run with small bounds, so that a short run passes them often."""
-        more = SPOOL_LIMITS if self.settings.partition_handling in (IGNORE, PAUSE_IF_ALL_DOWN) else {}
+        mode = self.settings.partition_handling
+        more: dict[str, tuple[int, ...]] = {}
+        if mode in (IGNORE, PAUSE_IF_ALL_DOWN, AUTOHEAL):
+            more.update(SPOOL_LIMITS)
+        if mode == AUTOHEAL:
+            more.update(BRANCH_LIMITS)
         return small_limits(
             self.rng, {**QUEUE_LIMITS, **RAFT_LIMITS, **MORE_LIMITS, **self.ha_limits, **more}
         )
@@ -316,7 +332,16 @@ class HaWorld(ClusterWorld):
             return ["nobody leads"]
         state = leader.node.state
         wrong = [queue for queue, definition in self.policies.items() if _policy(state, queue) != definition]
+        wrong += [f"a branch of {one.name}" for one in self.branches() if one.messages > one.core.unacked]
         return wrong + [queue.name for queue in state.queues.values() if not _is_complete(state, queue)]
+
+    def branches(self) -> list[Branch]:
+        """All branches there are."""
+        copies = [node.node.copies for node in self.nodes.values() if node.node is not None]
+        return [branch for one in copies if one is not None for branch in one.branches.every()]
+
+    def _all_consume(self, names: list[str]) -> bool:
+        return super()._all_consume(names) and not self.branches()
 
     def _is_calm(self) -> bool:
         """Do clients do less, since everything is healed? Not before the run counts."""

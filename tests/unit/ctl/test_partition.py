@@ -31,6 +31,15 @@ def test_a_mode_is_chosen_with_the_nodes_it_needs(capsys: pytest.CaptureFixture[
     assert terminal.node.asked[-1] == ("set_partition_handling", asked)
 
 
+def test_branches_are_counted_and_an_old_name_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    told = TOLD | {"handling": "autoheal", "branches": {"open": 2, "merging": 1, "messages": 30}}
+    warning = "cluster_partition_handling = autoupgrade is deprecated: write autoheal"
+    terminal = Terminal(capsys, FakeNode(set_partition_handling=told | {"warning": warning}))
+    said = terminal.run("partition_handling", "autoupgrade").out
+    assert "2 branches serve clients, 1 are being merged, with 30 messages." in said
+    assert f"Warning: {warning}." in said
+
+
 def test_a_node_that_may_serve_on_its_own_is_forgotten_by_force(capsys: pytest.CaptureFixture[str]) -> None:
     terminal = Terminal(capsys, FakeNode())
     terminal.run("forget_cluster_node", "m@a")

@@ -101,11 +101,9 @@ def test_a_node_that_is_not_listed_is_told_so(tmp_path: Path) -> None:
             {"cluster_formation__peer_discovery_backend": "rabbit_peer_discovery_k8s"},
             "nodes are not looked up by 'rabbit_peer_discovery_k8s': list them in cluster_nodes",
         ),
-        ({"cluster_partition_handling": "autoheal"}, "autoheal comes in a later version; there are pause"),
-        ({"cluster_partition_handling": "autoupgrade"}, "autoupgrade comes in a later version"),
         ({"cluster_partition_handling": "pause_if_all_down"}, "needs the names of nodes"),
         ({"cluster_partition_handling__pause_if_all_down__recover": "autoheal"}, "write ignore, or leave"),
-        ({"cluster_partition_handling": "maybe"}, "pause_if_all_down, and not 'maybe'"),
+        ({"cluster_partition_handling": "maybe"}, "autoheal, and not 'maybe'"),
     ],
 )  # fmt: skip
 def test_what_cannot_form_a_cluster_is_refused_in_one_sentence(pairs: dict[str, str], sentence: str) -> None:
@@ -118,6 +116,14 @@ def test_a_list_longer_than_a_cluster_can_be_is_refused() -> None:
     nodes = ",".join(f"m@h{number}" for number in range(limits.raft_members_max + 1))
     with pytest.raises(ConfigError, match=f"lists {limits.raft_members_max + 1} nodes"):
         given(cluster_nodes=nodes)
+
+
+def test_the_old_name_of_a_mode_is_taken_with_a_warning(tmp_path: Path) -> None:
+    loaded = load("cluster_partition_handling = autoupgrade", ".conf", tmp_path)
+    assert loaded.settings.partition_handling == "autoheal"
+    (warning,) = loaded.warnings
+    assert warning.endswith("cluster_partition_handling = autoupgrade is deprecated: write autoheal")
+    assert not load("cluster_partition_handling = autoheal", ".conf", tmp_path).warnings
 
 
 def test_pausing_has_a_short_name_and_death_certificates_can_be_switched_off() -> None:

@@ -166,7 +166,6 @@ def test_another_mode_is_in_force_at_once_on_a_node_that_is_cut_off(stopping: Si
 
 
 def test_a_mode_that_is_not_there_is_refused_with_what_there_is(stopping: Site) -> None:
-    assert "comes in a later version" in choose(stopping, "a", "autoheal").problem.text
     assert "not 'sometimes'" in choose(stopping, "a", "sometimes").problem.text
     assert stopping["a"].node.partition.mode == "stop_processing"
 

@@ -66,6 +66,12 @@ def partition_handling(
     else:
         found = session.call("partition_handling")
     text = f"{found['handling']}; this node is on the side of the {found['side']}: {found['why']}"
+    branches = found.get("branches", {})
+    if branches.get("open") or branches.get("merging"):
+        counts = "{open} branches serve clients, {merging} are being merged, with {messages} messages"
+        text += f"\n{counts.format(**branches)}."
+    if "warning" in found:
+        text += f"\nWarning: {found['warning']}."
     session.finish(text, **found)
 
 
