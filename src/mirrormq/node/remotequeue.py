@@ -7,7 +7,7 @@ Guarantees
   while the master says that its consumers fall behind, publishers are parked.
 - While the master is out of reach requests are refused with 404, publishes wait for
   `limits.publish_timeout_us` and are refused then, consumers are kept for `limits.link_grace_us` and
-  cancelled then. What was given up is never taken later. After that grace the queue can be deleted without its master.
+  cancelled then. What was given up is never taken later. Then the queue can be deleted without its master.
 - A mirrored queue may get another master. Consumers are registered there in their old places with what they
   hold (inlet.py), unless they asked to be cancelled (`x-cancel-on-ha-failover`); they wait for it for
   `limits.failover_grace_us`. What is told to a master is told to one start of one node (`is_open`).
