@@ -115,6 +115,49 @@ def test_ignore_goes_on_where_that_is_safe_and_brings_the_rest_when_it_is_healed
         assert not any(client.told for client in (whole, reader, split))
 
 
+def test_pause_if_all_down_goes_on_while_a_named_node_is_in_reach_and_pauses_while_none_is(
+    tmp_path: Path,
+) -> None:
+    with kit.cluster(tmp_path, 5, proxied=True) as cluster:
+        leader = cluster.leader()
+        here, there, *_ = cluster.others(leader)
+        far = [node for node in cluster if node not in (here, there)]
+        for node in cluster:
+            node.ctl("set_partition_handling", mode="pause_if_all_down", nodes=[here.name])
+        sides.mirror_all(cluster)
+        sides.mirror(cluster, "whole", nodes=[here, there])
+        for queue in ("whole", "split"):
+            sides.declare(here, queue)
+            sides.wait_waived(here, queue)
+        whole, split, sent_away = Voice(here, "whole"), Voice(here, "split"), Voice(there, "split")
+        for one in (here, there):
+            for other in far:
+                cluster.net.cut(one.name, other.name)
+        for node in (here, there):
+            sides.wait_side(node, "minority", "serving")
+        split.publish(range(20))
+        whole.publish(range(10))
+        whole.wait_confirmed(range(10))
+        beyond = Voice(far[0], "split")
+        beyond.publish(range(100, 120))
+        beyond.wait_confirmed(range(100, 120))
+        # The one that is named is in its own reach; the other one has nobody left.
+        cluster.net.cut(here.name, there.name)
+        sides.wait_side(there, "minority", "closed")
+        assert not there.accepts()
+        until(lambda: sent_away.listen() or sent_away.told, "its client is sent away")
+        assert here.accepts()
+        whole.publish(range(10, 20))
+        cluster.net.heal()
+        split.wait_confirmed(range(20))
+        whole.wait_confirmed(range(20))
+        until(there.accepts, f"{there} takes clients again", sides.CUT_S)
+        assert sides.drain(far[1], "whole") == list(range(20)), "each once, in order"
+        found = sides.drain(far[1], "split")
+        assert sorted(found) == [*range(20), *range(100, 120)], "each once"
+        assert not any(client.told or client.nacked for client in (whole, split))
+
+
 def test_ignore_a_master_cut_from_the_metadata_but_not_from_its_mirror_yields(tmp_path: Path) -> None:
     settings = ["cluster_partition_handling=ignore"]
     with kit.cluster(tmp_path, proxied=True, settings=settings) as cluster:
