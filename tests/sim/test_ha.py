@@ -113,6 +113,7 @@ def test_what_branches_confirmed_is_in_their_queues_in_the_end() -> None:
 BRANCH_SEEDS = {
     1057: "what was read from disk last waited for ever behind what waited in memory",
     1106: "a master that had stood still offered what a branch had sent after all of that was forgotten",
+    3017: "a node whose lease ran out once more while it returned counted itself as back without one",
 }
 """Seeds that broke a promise once with `autoheal`."""
 
