@@ -22,6 +22,7 @@ from mirrormq.meta.access import Access
 from mirrormq.meta.state import MetaState
 from mirrormq.meta.tables import Change
 from mirrormq.wire.properties import Properties, encode_properties
+from tests.support.fakehost import NotCutOff
 
 
 class FakeQueue:
@@ -52,6 +53,7 @@ class World:
         self.state = MetaState()
         self.access = Access(self.state)
         self.channels: dict[int, Any] = {}
+        self.partition = NotCutOff()
         self.work = Worklist()
         self.grave = Graveyard()
         self.vhost = VHost(self, "/", FakeQueue)  # type: ignore[arg-type]
