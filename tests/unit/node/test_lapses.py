@@ -249,17 +249,3 @@ def test_limits_that_change_while_a_lapse_is_told_wait_for_the_registration():
     masterside.on_limit(switch, link, Limit(2, outlet.number, 7, True))
     # What it was sent now the home node would be given once more when it resumes.
     assert not outlet.channel.flow
-
-
-def test_publishes_that_waited_for_a_master_go_to_it_when_it_leads_again_over_the_same_link():
-    at = site()
-    publisher = at.publisher("c")
-    queue = at["c"].node.vhosts["/"].queues["q"]
-    publisher.publish(1)
-    publisher.wait_confirmed(1)
-    queue._is_led = False
-    publisher.publish(1, first=1)
-    at.run()
-    assert not queue.is_open
-    queue.follow()
-    publisher.wait_confirmed(2)
