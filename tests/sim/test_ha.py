@@ -48,6 +48,7 @@ SEEDS = {
     623608: "a consumer asked for again after a break was looked for in an outlet gone by then: a node ended",
     600526: "what a client gave back into the middle of a level was read once more with the run around it",
     540027: "a copy that was cut back to its segments kept a place for what came next, and the node ended",
+    680102: "a delivery that a master had refused was claimed from the next one, beside the one after it",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

@@ -508,8 +508,8 @@ def name_consumer(ChannelCore channel not None, QueueCore inlet not None, Consum
 
 
 def move_in(ChannelCore channel not None, QueueCore inlet not None, QueueCore core not None,
-            set seqs not None) -> int:
-    """This node is the master from now on: what a client here holds belongs to the queue, if in `seqs`.
+            set tags not None) -> int:
+    """This node is the master from now on: what a client here holds belongs to the queue, if in `tags`.
 
     Its message lies in the log. Returns how many there are.
     """
@@ -518,7 +518,7 @@ def move_in(ChannelCore channel not None, QueueCore inlet not None, QueueCore co
     cdef Slot* s
     for tag in range(channel.base, channel.base + channel.slots):
         s = channel.find(tag)
-        if s != NULL and s.queue == <PyObject*>inlet and s.e.pseq in seqs:
+        if s != NULL and s.queue == <PyObject*>inlet and s.e.seq in tags:
             move_slot(s, core)
             core.unacked_bytes -= s.e.msg.body_len if s.e.msg != NULL else 0
             msg_release(s.e.msg)

@@ -61,6 +61,7 @@ class Item(NamedTuple):
     tag: int
     consumer: int
     seq: int
+    """0 if a master has said that the client holds it no more: the tag is used up."""
     epoch: int
     how: int
     """How it ended, or OUTSTANDING."""
@@ -99,6 +100,8 @@ class Inlet:
         """May tags be missing that were on their way when the link broke?"""
         self._rows: tuple[Row, ...] | None = None
         """What was outstanding when the master changed, until the new one knows."""
+        self._refused: set[int] = set()
+        """Tags of deliveries that a master did not leave to the client, who may settle them all the same."""
         self._settles: deque[Kept] = deque()
         """Settlements of which the master has not said that it has them."""
         self._settled = 0
@@ -245,11 +248,14 @@ class Inlet:
 
     def _tell_inherited(self, rows: tuple[Row, ...]) -> None:
         number = self.number
+        told = sum(last - first + 1 for _, first, last, _ in rows)
 
         def answered(answer: Answer | Got | AmqpError) -> None:
             # Nothing can have been delivered before: if the link breaks first, it is told again.
             if isinstance(answer, Answer) and not answer.code and self.number == number:
                 self._rows = None
+                for first, last in zip(answer.numbers[::2], answer.numbers[1::2], strict=False):
+                    self._refused.update(range(first, min(last, told) + 1))
 
         queue = self.queue
         self.link.request(
@@ -265,6 +271,7 @@ class Inlet:
             forward.take_ready(core)  # nobody has seen it, and the new master has it
         items = self.items()
         tags = {item.tag: tag for tag, item in enumerate(items, 1)}
+        self._refused = {tags[item.tag] for item in items if not item.seq}
         for core in (self.core, self.fetched):
             forward.renumber(self.channel.core, core, tags)
         self._rows = _rows_of(items)
@@ -286,6 +293,8 @@ class Inlet:
         """What is outstanding, and what left the queue without the master's saying so, in order of the tags.
 
         Not what was given back: the master may have given it to others since, and the next one has it ready.
+        Nor, but for its tag, what a master gave out again because it heard too late who has it: of two
+        deliveries of one record only the later one counts, here or at the client that got it.
         """
         items = [
             Item(*held, OUTSTANDING)
@@ -299,7 +308,7 @@ class Inlet:
                     for tag in range(first, last + 1):
                         item = Item(tag, 0, *_pair(next(pairs)), how)
                         items += [item] if how != REQUEUE else []
-        return sorted(items)
+        return _counting(sorted(items), self._refused)
 
     def adopt(self, core: QueueCore, epochs: list[tuple[int, int]] | None) -> None:
         """This node was the master until now: what the channel holds of it has come from here."""
@@ -402,6 +411,18 @@ class Inlet:
 
 def _pair(pair: tuple[int, ...]) -> tuple[int, int]:
     return pair[0], pair[1]
+
+
+def _counting(items: list[Item], refused: set[int]) -> list[Item]:
+    """The same deliveries, without a seq where that is the client's no more."""
+    later: set[tuple[int, int]] = set()
+    rows = []
+    for item in reversed(items):
+        record = (item.seq, item.epoch)
+        rows.append(item._replace(seq=0) if item.tag in refused or record in later else item)
+        later.add(record)
+    rows.reverse()
+    return rows
 
 
 def _rows_of(items: list[Item]) -> tuple[Row, ...]:

@@ -193,13 +193,12 @@ def on_inherit(switch: "Switch", link: PeerLink, frame: Inherit) -> None:
         _refuse(link, frame.request, error)
         return
     outlet = link.outlets.get(frame.outlet)
-    unknown = 0
     if outlet is None:
         outlet = Outlet(switch.node, link, frame.outlet, queue, switch.outlets)
-        unknown = outlet.inherit(frame)
+        outlet.inherit(frame)
     elif not outlet.is_suspended:
         raise BadFrame("a channel inherits once")
-    _answer(link, frame.request, unknown)
+    _answer(link, frame.request, *outlet.refused)
 
 
 def on_moved(switch: "Switch", link: PeerLink, frame: Moved) -> None:

@@ -89,6 +89,8 @@ class Outlet:
         """Frames to come that were taken before the link broke."""
         self._heard_at = host.now.mono
         self._epochs_told = 0
+        self.refused: list[int] = []
+        """First and last tag of each run of inherited deliveries that the client holds no more."""
         link.outlets[number] = self
 
     def add(self, consumer: FarConsumer) -> None:
@@ -147,8 +149,8 @@ class Outlet:
 
     # --- from the home node ---
 
-    def inherit(self, frame: Inherit) -> int:
-        """What a client holds of the master before; how many of those deliveries are not known here."""
+    def inherit(self, frame: Inherit) -> None:
+        """What a client holds of the master before; `refused`: what of it is not known here."""
         rows: list[tuple[int, int]] = []
         for consumer, first, last, epoch in frame.rows:
             if last < first or last - first >= limits.forward_inherited_max:
@@ -160,7 +162,11 @@ class Outlet:
         self._next = self.channel.next_tag
         self.is_suspended = True  # the home node goes on with it as after a break
         self.channel.flow = False
-        return sum(not seq for seq, _ in rows)
+        for tag, (seq, _) in enumerate(rows, 1):
+            if not seq and self.refused and self.refused[-1] == tag - 1:
+                self.refused[-1] = tag
+            elif not seq:
+                self.refused += [tag, tag]
 
     def settle(self, spans: list[Span]) -> None:
         """Deliveries ended."""

@@ -306,7 +306,8 @@ class Inherit(_Other, frozen=True, tag=17):
 
     The tags from 1 on, in rows of (consumer, first seq, last seq, epoch of the records). How those of them
     ended that the master before has not answered follows, after a `Resume`. A row that the new master's log
-    does not have, or no longer, uses up its tags and nothing else.
+    does not have, or no longer, uses up its tags and nothing else: the answer names them as first and last
+    tags, so that the home node never claims them again. Somebody else may hold those messages by then.
     """
 
     request: Natural

@@ -341,9 +341,9 @@ class Subscriptions:
             for item in kept:
                 if item.how != OUTSTANDING:
                     promotion.settle(item.seq, item.how, REASON_ACK)
-            seqs = {item.seq for item in kept if item.how == OUTSTANDING}
+            tags = {item.tag for item in kept if item.how == OUTSTANDING}
             for core in (inlet.core, inlet.fetched):
-                forward.move_in(inlet.channel.core, core, successor.core, seqs)
+                forward.move_in(inlet.channel.core, core, successor.core, tags)
         self.clear()
 
     def take_from(self, predecessor: Queue, consumers: list[Consumer]) -> None:

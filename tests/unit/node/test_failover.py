@@ -20,12 +20,13 @@ def site(queue: dict[str, Any] | None = None, *names: str, **policy: Any) -> Sit
     return made
 
 
-def wide() -> Site:
-    """Five nodes with a queue that is mirrored on two of them."""
+def wide(*members: str) -> Site:
+    """Five nodes with a queue that is mirrored on some of them, on two if none is named."""
     made = Site("a", "b", "c", "d", "e")
-    made.policy(ha_mode="nodes", ha_params=["a", "b"])
+    members = members or ("a", "b")
+    made.policy(ha_mode="nodes", ha_params=list(members))
     made.declare("q", at="a")
-    made.wait_copies("a", "b")
+    made.wait_copies(*members)
     # Who leads keeps the leases: it must not be one of those that die or are parted from the others.
     (leader,) = made.leaders
     made[leader].node.membership.raft.transfer(made.now.mono, "c")

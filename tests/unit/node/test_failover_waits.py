@@ -4,8 +4,8 @@ from typing import Any
 
 from mirrormq.meta.commands import NodeDead
 from mirrormq.wire import methods
-from tests.support.scenariokit import Site
-from tests.unit.node.test_failover import ack, consumer, mastered, site, wide
+from tests.support.scenariokit import Consumer, Site
+from tests.unit.node.test_failover import ack, consumer, mastered, settle, site, wide
 
 
 def parted(group: Site, *pairs: str) -> None:
@@ -79,6 +79,59 @@ def test_a_node_out_of_reach_stops_a_queue_for_ten_seconds_at_most():
     group.advance(0.5)
     assert mastered(group).core.unacked == 2
     assert held.cancelled == 0
+
+
+def moved(group: Site, to: str) -> None:
+    """The queue gets this master, by a planned move."""
+    record = group.any.node.meta.queues["/", "q"]
+    group[group.master()].node.copies.transfer(record.id, to, lambda _: None)
+    group.wait(lambda: group.master() == to, f"{to} is the master")
+    group.advance(0.3)
+
+
+def too_late(node: str) -> tuple[Site, Consumer]:
+    """A client of this node holds message 0, but the master has heard of it too late."""
+    group = wide("a", "b", "d")
+    group.fill(2)
+    held = consumer(group, node, prefetch=1)
+    held.wait_taken(1)
+    parted(group, "b" + node)
+    group.kill("a")
+    group.wait(lambda: group.master() == "b", "b is the master")
+    group.advance(11)
+    return group, held
+
+
+def test_what_a_node_has_told_too_late_it_does_not_claim_from_the_next_master():
+    group, held = too_late("e")
+    taker = consumer(group, "c")
+    assert taker.wait_taken(2) == [(0, True), (1, True)]
+    group.heal()
+    group.advance(1)
+    moved(group, "d")
+    settle(held, methods.BasicNack, 0, requeue=True)
+    group.advance(0.3)
+    assert taker.take() == []
+    ack(taker, 0, 1)
+    group.advance(0.5)
+    assert (mastered(group, "d").core.unacked, mastered(group, "d").core.ready) == (0, 0)
+
+
+def test_of_two_deliveries_of_a_message_to_one_client_the_later_one_counts_at_a_new_master():
+    group, held = too_late("d")
+    group.heal()
+    group.wait_copies("b", "d")
+    assert held.wait_taken(1) == [(0, True)]
+    (first, _), (second, _) = held.unacked
+    moved(group, "d")
+    held.client.send(methods.BasicNack(first, requeue=True))
+    group.advance(0.3)
+    assert held.take() == []
+    held.client.send(methods.BasicAck(second))
+    assert held.wait_taken(1) == [(1, True)]
+    held.client.send(methods.BasicAck(held.unacked[-1][0]))
+    group.advance(0.5)
+    assert (mastered(group, "d").core.unacked, mastered(group, "d").core.ready) == (0, 0)
 
 
 def test_a_dead_node_is_not_waited_for():
