@@ -49,6 +49,7 @@ SEEDS = {
     600526: "what a client gave back into the middle of a level was read once more with the run around it",
     540027: "a copy that was cut back to its segments kept a place for what came next, and the node ended",
     680102: "a delivery that a master had refused was claimed from the next one, beside the one after it",
+    720244: "a node called dead while its link came back settled other messages than its clients held",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

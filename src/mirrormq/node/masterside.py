@@ -36,6 +36,7 @@ from mirrormq.node.peerframes import (
     Renew,
     Resume,
     Settle,
+    Untold,
 )
 from mirrormq.node.peerlink import PeerLink
 from mirrormq.node.stream import Stream
@@ -43,6 +44,8 @@ from mirrormq.wire.table import decode_table
 
 if TYPE_CHECKING:
     from mirrormq.node.switch import Switch
+
+_UNTOLD = "it was called dead, and what its clients held of mirrored queues was given out again"
 
 
 # --- publishes ----------------------------------------------------------------------------------
@@ -141,11 +144,11 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
         raise BadFrame("a consumer's arguments cannot be read") from None
     if frame.consumer == 0 or frame.consumer in link.served:
         raise BadFrame("a consumer is registered twice")
-    before = link.suspended.pop(frame.consumer, None)
     later: Later[None] | None = None
     try:
         queue = _queue(switch, frame.queue, since=frame.since)
         outlet = _outlet(switch, link, frame.outlet, queue)
+        before = link.suspended.pop(frame.consumer, None)
         outlet.channel.prefetch_limit = frame.shared
         consumer = FarConsumer(outlet, frame, arguments)
         if before is not None and before.outlet is outlet:
@@ -194,7 +197,7 @@ def on_inherit(switch: "Switch", link: PeerLink, frame: Inherit) -> None:
         return
     outlet = link.outlets.get(frame.outlet)
     if outlet is None:
-        outlet = Outlet(switch.node, link, frame.outlet, queue, switch.outlets)
+        outlet = _new_outlet(switch, link, frame.outlet, queue)
         outlet.inherit(frame)
     elif not outlet.is_suspended:
         raise BadFrame("a channel inherits once")
@@ -226,6 +229,8 @@ def on_resume(_switch: "Switch", link: PeerLink, frame: Resume) -> None:
     outlet = link.outlets.get(frame.outlet)
     if outlet is not None:
         outlet.resume(frame)
+    elif link.is_untold:
+        raise Untold(_UNTOLD)
 
 
 def on_ready(_switch: "Switch", link: PeerLink, _frame: Ready) -> None:
@@ -238,10 +243,16 @@ def on_ready(_switch: "Switch", link: PeerLink, _frame: Ready) -> None:
 def _outlet(switch: "Switch", link: PeerLink, number: int, queue: Queue) -> Outlet:
     outlet = link.outlets.get(number)
     if outlet is None:
-        outlet = Outlet(switch.node, link, number, queue, switch.outlets)
+        outlet = _new_outlet(switch, link, number, queue)
     if outlet.queue is not queue or outlet.is_suspended:
         raise BadFrame("an outlet belongs to one queue, and must be resumed before it is used")
     return outlet
+
+
+def _new_outlet(switch: "Switch", link: PeerLink, number: int, queue: Queue) -> Outlet:
+    if link.is_untold and since_of(queue):
+        raise Untold(_UNTOLD)
+    return Outlet(switch.node, link, number, queue, switch.outlets)
 
 
 def on_cancel(_switch: "Switch", link: PeerLink, frame: Cancel) -> None:

@@ -42,6 +42,10 @@ class BadFrame(Exception):
     """A peer sent what no node of this version sends; its link is closed."""
 
 
+class Untold(BadFrame):
+    """A peer goes on with what is gone without its knowing; its link is closed, the next greeting says so."""
+
+
 class Publish(NamedTuple):
     """Home to master: a block of publishes with dense numbers."""
 

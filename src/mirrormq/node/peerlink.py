@@ -176,6 +176,15 @@ class PeerLink:
         for consumer in consumers:
             consumer.outlet.queue.cancel(consumer)
 
+    @property
+    def is_untold(self) -> bool:
+        """Was the peer called dead after it heard last that what it holds is kept?
+
+        It need not have noticed that its lease ran out while the link was open, so it may never ask: if it
+        goes on with an outlet that is gone, another one would take its tags for those of other messages.
+        """
+        return self.is_dropped and self.drops != self.drops_told
+
     def take_requests(self) -> list[Answered]:
         """Requests that will not be answered."""
         requests, self._requests = self._requests, {}

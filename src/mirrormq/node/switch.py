@@ -30,7 +30,7 @@ from mirrormq.kernel.outbuffer import Dirty
 from mirrormq.kernel.records import PID_OF_HOMES
 from mirrormq.meta import hidden, records, views
 from mirrormq.node import farreply, homeside, masterside, peerframes, sinkdesk
-from mirrormq.node.peerframes import Answer, BadFrame, Hello, Ready, Sync
+from mirrormq.node.peerframes import Answer, BadFrame, Hello, Ready, Sync, Untold
 from mirrormq.node.peerlink import PeerLink
 from mirrormq.node.promotions import Promotions
 from mirrormq.node.remotequeue import RemoteQueue
@@ -325,7 +325,7 @@ class Switch:
             raise BadFrame("no process has this id")
         is_resumed = link.pid == frame.pid and frame.held == self.pid
         link.start = frame.start
-        link.is_dropped = False
+        link.is_dropped &= link.pid == frame.pid  # it may have been called dead after it was greeted
         if not is_resumed:
             for queue in list(link.active):
                 queue.forget_known()  # the master has given everything out again
@@ -436,12 +436,10 @@ class Switch:
             else:
                 _SERVERS[type(frame)](self, link, frame)
         except (BadFrame, Malformed) as error:
-            self.node.note(
-                "error",
-                f"node '{link.peer}' sent a bad frame: {error}",
-                peer=link.peer,
-                event="link.bad_frame",
-            )
+            level, text = "error", f"node '{link.peer}' sent a bad frame: {error}"
+            if isinstance(error, Untold):
+                level, text = "warning", f"the link to node '{link.peer}' begins anew: {error}"
+            self.node.note(level, text, peer=link.peer, event="link.bad_frame")
             self._down(link)
             self._effects.cut(link.peer, str(error))
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from mirrormq.meta.commands import NodeDead
 from mirrormq.wire import methods
 from tests.support.scenariokit import Consumer, Site
@@ -196,6 +198,35 @@ def test_what_a_node_held_that_was_called_dead_is_given_out_again_and_its_late_a
     assert mastered(group, "a").core.unacked == 2
     held.client.send(methods.BasicAck(again[1][0], True))
     assert mastered(group, "a").core.unacked == 0
+
+
+@pytest.mark.parametrize("is_greeted", [False, True], ids=["before its greeting", "after its greeting"])
+def test_a_node_called_dead_while_its_link_comes_back_does_not_go_on_with_what_is_gone(is_greeted: bool):
+    group = site()
+    group.fill(6)
+    held = consumer(group, "c", prefetch=3)
+    held.wait_taken(3)
+    switch = group["a"].node.switch
+    hello = switch._hello
+    switch._is_new = lambda _: False  # that it is alive again is not heard of yet
+
+    def greeted(link: Any, frame: Any) -> None:
+        switch._hello = hello
+        if is_greeted:
+            hello(link, frame)
+        switch.peer_died("c")
+        if not is_greeted:
+            hello(link, frame)
+
+    switch._hello = greeted
+    group.unlink("a", "c", eof=False)  # the master's greeting says that all is kept
+    assert held.wait_taken(3) == [(0, True), (1, True), (2, True)]
+    first, again = held.unacked[:3], held.unacked[3:]
+    held.client.send(methods.BasicAck(first[2][0], True))
+    group.advance(0.3)
+    assert (mastered(group, "a").core.unacked, mastered(group, "a").core.ready) == (3, 3)
+    held.client.send(methods.BasicAck(again[2][0], True))
+    assert [number for number, _ in held.wait_taken(3)] == [3, 4, 5]
 
 
 def test_after_a_lapse_nothing_is_repeated_that_the_master_has_kept():
