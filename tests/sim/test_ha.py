@@ -50,6 +50,7 @@ SEEDS = {
     540027: "a copy that was cut back to its segments kept a place for what came next, and the node ended",
     680102: "a delivery that a master had refused was claimed from the next one, beside the one after it",
     720244: "a node called dead while its link came back settled other messages than its clients held",
+    740776: "a copy moved records to a segment from before a cut, without those that went before them",
 }
 """Seeds that broke a promise once, each with what was wrong."""
 

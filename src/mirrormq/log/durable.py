@@ -159,6 +159,10 @@ class DurableLog(Fold):
         """
         return not self.cuts or self.index.epoch_of(first) == epoch
 
+    def is_given_up(self, where: tuple[int, int], first: int) -> bool:
+        """Was the batch at this place of the journal given up, to be adopted again behind it, or never?"""
+        return any(where < cut[:2] and first > cut[2] for cut in self.cuts)
+
     # --- changes of the queue ---
 
     def append(self, core: QueueCore, count: int, now: Now) -> Seq:

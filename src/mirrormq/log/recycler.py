@@ -207,8 +207,11 @@ class Recycler:
             log = self._logs.get(head[1])
             if log is None or log.damage is not None or not self._takes_part(log):
                 continue
-            if (self._source, self._slices.at + at) < log.begins:
-                continue  # before a full copy took the place of what was there
+            where = (self._source, self._slices.at + at)
+            if where < log.begins or log.is_given_up(where, head[3]):
+                # A full copy took its place, or it lies behind what was cut off here: if it was adopted again
+                # it is found there, with all that goes before it, of which this file may not be the first.
+                continue
             if log.is_own(head[2], head[3]) and not self._stays(log, at, head):
                 self._copy_batch(log, data, at, head)
         return True

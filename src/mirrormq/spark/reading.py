@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -60,10 +61,7 @@ def read_piece(
     piece: Piece, schema: StructType, options: ReadOptions, *, changes: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task."""
-    if not gc.get_freeze_count():
-        # Spark's worker looks for garbage after each task, among all that was ever imported: that took longer
-        # than to read 100,000 rows. What is there by now stays anyway.
-        gc.freeze()
+    _keep_modules()
     assembler = Assembler(schema, {"vhost": piece.vhost, "queue": piece.queue, "queue_id": piece.id})
     tap = Tap(piece, options)
     scanner = Scanner(
@@ -86,6 +84,15 @@ def read_piece(
                 raise SourceFailed(f"{tap.name}: a part of a batch came instead of a whole one")
     if len(scanner):
         yield assembler.batch(scanner)
+
+
+@cache
+def _keep_modules() -> None:
+    """Once in a process: Spark's worker looks for garbage after each task, among all that was ever imported.
+
+    That took longer than to read 100,000 rows. What is there by now stays anyway.
+    """
+    gc.freeze()
 
 
 def _wanted(names: list[str], options: ReadOptions) -> list[str]:

@@ -64,5 +64,11 @@ def test_crc32c_is_the_same_in_hardware_and_software_and_in_pieces(data, cut):
     assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
 
 
+@given(st.integers(0, 10_000), st.integers(0, 2**32 - 1), st.randoms(use_true_random=False))
+def test_crc32c_of_long_buffers_is_the_same_in_strands_as_byte_by_byte(size, seed, random):
+    data = random.randbytes(size)
+    assert crc32c(data, seed) == crc32c(data, seed, software=True)
+
+
 def test_crc32c_gives_the_published_check_value():
     assert crc32c(b"123456789") == 0xE3069283

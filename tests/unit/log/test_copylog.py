@@ -237,11 +237,23 @@ class World:
         copy = self.node.copy
         end = copy.truncate(self.rng.randrange(copy.folded, copy.end + 1), self.node.now)
         self.epoch += 1
-        if len(upto(self.batches, end)) < len(self.batches):
+        given_up = self.batches[len(upto(self.batches, end)) :]
+        if given_up:
             self.cuts += 1
             self.batches = upto(self.batches, end)
             self.states.append(self.batches)
             self.maker.numbers = dict.fromkeys(self.maker.numbers, 10_000 * self.epoch)
+        if given_up and self.rng.random() < 0.5:
+            self.adopt_again(given_up)
+
+    def adopt_again(self, batches):
+        """The next master has some of what was given up, and sends it in its time."""
+        for batch in batches[: self.rng.randrange(1, len(batches) + 1)]:
+            if self.rng.random() < 0.2:
+                self.make_noise()
+            self.node.copy.adopt(batch, self.node.now)
+            self.batches = [*self.batches, batch]
+            self.states.append(self.batches)
 
     def flush(self):
         self.node.run()
