@@ -89,6 +89,8 @@ disk_look_bytes = 8 * 1024 * 1024
 """Bytes written after which the free disk is looked at again, however little time has passed."""
 tick_us = 1_000_000
 """Longest time between two ticks of the node."""
+tick_connections = 250
+"""Connections that are looked at for heartbeats and timeouts in one pass: half a millisecond."""
 
 # --- connections ---
 handshake_frame_bytes_max = 4096
@@ -244,6 +246,10 @@ rewrite_look_publishes = 1_000_000
 """Messages of segments looked at in one search for mostly dead ones: about a millisecond at most."""
 survey_logs = 250
 """Logs looked at in one pass for cursors that hold too long and for what is dead: half a millisecond."""
+checkpoint_logs = 200
+"""Logs whose part of a checkpoint is made in one pass: less than a millisecond if they are short."""
+checkpoint_slice_bytes = 64 * 1024
+"""Bytes of such parts after which a pass makes no further one."""
 rewrite_look_segments = 64
 """Segments of one queue looked at together."""
 index_mark_bytes = 4 * 1024 * 1024

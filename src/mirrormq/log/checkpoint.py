@@ -9,7 +9,7 @@ begins with (`since`); those files are `kept` although the others no longer need
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -120,19 +120,27 @@ class CheckpointTooNew(LogRefused):
 
 def encode(first_serial: int, parts: Sequence[Part], kept: Mapping[int, int] = _NONE) -> bytes:
     """The file's content; `kept`: where the journal files that damaged queues need end, by serial."""
-    count = len(parts) + bool(kept)
-    head = _HEAD.pack(MAGIC, VERSION, first_serial, count)
+    return assemble(first_serial, len(parts), [encode_part(part) for part in parts], kept)
+
+
+def assemble(first_serial: int, count: int, parts: Iterable[bytes], kept: Mapping[int, int]) -> bytes:
+    """The file's content, with `count` parts that are encoded already, in as many pieces as there are."""
+    head = _HEAD.pack(MAGIC, VERSION, first_serial, count + bool(kept))
     out = [head, struct.pack("<I", crc32c(head))]
     if kept:
-        payload = msgspec.msgpack.encode(_Node(sorted(kept.items())))
-        out += [_PART.pack(0, len(payload), crc32c(payload)), payload]
-    for part in parts:
-        if isinstance(part, RawPart):
-            out += [_PART.pack(part.queue_id, len(part.payload), part.crc), part.payload]
-            continue
-        payload = msgspec.msgpack.encode(part)
-        out += [_PART.pack(part.queue_id, len(payload), crc32c(payload)), payload]
-    return b"".join(out)
+        out.append(_framed(0, msgspec.msgpack.encode(_Node(sorted(kept.items())))))
+    return b"".join([*out, *parts])
+
+
+def encode_part(part: Part) -> bytes:
+    """What the file has of one queue; of a part that cannot be read, what was there."""
+    if isinstance(part, RawPart):
+        return _PART.pack(part.queue_id, len(part.payload), part.crc) + part.payload
+    return _framed(part.queue_id, msgspec.msgpack.encode(part))
+
+
+def _framed(queue_id: int, payload: bytes) -> bytes:
+    return _PART.pack(queue_id, len(payload), crc32c(payload)) + payload
 
 
 def decode(data: bytes) -> Checkpoint:

@@ -17,21 +17,22 @@ not known to be durable everywhere: they may still be given up, and a segment fo
 """
 
 from collections.abc import Callable, Container
+from functools import partial
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.kernel import records
 from mirrormq.log import checkpoint, journal
 from mirrormq.log.disk import DiskOutbox, Reader
+from mirrormq.log.draft import Draft, Senders, part_of
 from mirrormq.log.durable import DurableLog
-from mirrormq.log.fold import Fold
 from mirrormq.log.index import Entry
 from mirrormq.log.journal import Journal
+from mirrormq.log.logwalk import LogWalk
 from mirrormq.log.places import Place
 from mirrormq.log.rewrite import Rewrite, Search
 from mirrormq.log.scan import Head
 from mirrormq.log.segments import Copied
-from mirrormq.log.sinkstate import Saved
 from mirrormq.log.slices import Gap, Slices
 from mirrormq.log.survey import Survey
 
@@ -88,6 +89,7 @@ class Recycler:
         self._due: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._touched: set[str] = set()
         self._survey = Survey(logs)
+        self._walk = LogWalk(logs)
         self._search = Search(logs)
         self._rewrite: Rewrite | None = None
         self._was_rewrite = False
@@ -103,10 +105,11 @@ class Recycler:
     @property
     def needs_pass(self) -> bool:
         """Is there more to look at?"""
-        return self._survey.is_under_way
+        return self._survey.is_under_way or self._walk.is_under_way
 
     def step(self) -> None:
-        """End of a pass: look on, and begin with the oldest file if there are too many."""
+        """End of a pass: go on, look on, and begin with the oldest file if there are too many."""
+        self._walk.step()
         if self._survey.is_under_way:
             self._look_on()
         if not self._is_busy and len(self._journal.serials) > limits.journal_files_max:
@@ -366,29 +369,39 @@ class Recycler:
         self._await([self._flush(file) for file in sorted(files)], self._flush_journal)
 
     def _flush_journal(self) -> None:
-        """Fix now what the checkpoint will say, and write it when all of that is flushed."""
+        """Make what the checkpoint will say, some queues per pass; write it when all of that is flushed."""
         due, self._due = self._due, []
         for flushed, _ in due:
             flushed()
+        # Before any part is made: a file that nobody needs from now on may be listed by one of them.
         gone, self.orphans = self.orphans, []
-        gone += self._swap()
-        self._leave_source()
-        parts: list[checkpoint.Part] = []
-        sources = self.sources()
-        for log in self._logs.values():
-            if log.damage is None:
-                gone += self._take_dead(log)
-                log.forget_letters(sources)
-                log.committed.forget_letters(sources)
-                parts.append(part_of(log))
-                continue
+        senders = Senders(self.sources, lambda: self._walk.steps)
+        draft = Draft(self._next_first, gone + self._swap(), [durable for _, durable in due], senders)
+        files = dict(self.kept)
+        if self._next_first > self.first_serial:
+            files[self.first_serial] = self._journal.ends[journal.file_name(self.first_serial)]
+        write = partial(self._write_checkpoint, draft)
+        self._walk.begin(partial(self._tell, draft, files), lambda: self._journal.after_flush(write))
+
+    def _tell(self, draft: Draft, files: dict[int, int], log: DurableLog) -> int:
+        """Add what is to be said of a log now; `files` could be kept for it. Returns the bytes of it."""
+        if log.damage is None:
+            self._leave_source(log)
+            draft.gone += self._take_dead(log)
+            log.forget_letters(draft.sources)
+            log.committed.forget_letters(draft.sources)
+            part: checkpoint.Part = self._part_of(log)
+        else:
             if log.frozen is None:
                 log.since = log.since or self.first_serial
-                log.frozen = part_of(log)
-            parts.append(log.frozen)
-        kept = self._kept_after()
-        told = [durable for _, durable in due]
-        self._journal.after_flush(lambda: self._write_checkpoint(parts, gone, kept, told))
+                log.frozen = self._part_of(log)
+            part = log.frozen
+        # In the same moment as its part: what it needs may change before those of the others are made.
+        draft.kept.update((serial, end) for serial, end in files.items() if _needs_file(log, serial))
+        return draft.add(part)
+
+    def _part_of(self, log: DurableLog) -> checkpoint.QueuePart:
+        return part_of(log)
 
     def _take_dead(self, log: DurableLog) -> list[str]:
         keep = log.keep_from
@@ -402,40 +415,22 @@ class Recycler:
             log.index.thin(first.seq, passed.seq - 1, log.disposable, keep)
         return [log.segments.name(segment.number) for segment in dead]
 
-    def _leave_source(self) -> None:
-        """What revived logs had in a kept file lies in segments now."""
-        if 0 < self._source < self.first_serial:
-            later = min((serial for serial in self.kept if serial > self._source), default=0)
-            for log in self._revived():
-                if log.since <= self._source and log.copy is None:
-                    log.since = later
-        for log in self._logs.values():
-            if log.since and log.copy is not None and log.damage is None:
-                files = (
-                    {*self.kept, self._source}
-                    if log.queue_id in self._held
-                    else {*self.kept} - {self._source}
-                )
-                log.since = min((serial for serial in files if _needs_file(log, serial)), default=0)
+    def _leave_source(self, log: DurableLog) -> None:
+        """What a revived log had in a kept file lies in segments now."""
+        if not log.since:
+            return
+        if 0 < self._source < self.first_serial and log.since <= self._source and log.copy is None:
+            log.since = min((serial for serial in self.kept if serial > self._source), default=0)
+        elif log.copy is not None:
+            files = {*self.kept} - {self._source}
+            if log.queue_id in self._held:
+                files.add(self._source)
+            log.since = min((serial for serial in files if _needs_file(log, serial)), default=0)
 
-    def _kept_after(self) -> dict[int, int]:
-        """The journal files that stay after this step for the sake of damaged or uncertain queues."""
-        files = dict(self.kept)
-        if self._next_first > self.first_serial:
-            files[self.first_serial] = self._journal.ends[journal.file_name(self.first_serial)]
-        logs = [log for log in self._logs.values() if log.since]
-        return {serial: end for serial, end in files.items() if any(_needs_file(log, serial) for log in logs)}
-
-    def _write_checkpoint(
-        self,
-        parts: list[checkpoint.Part],
-        gone: list[str],
-        kept: dict[int, int],
-        told: list[Callable[[], None]],
-    ) -> None:
+    def _write_checkpoint(self, draft: Draft) -> None:
         token = self._next_token()
-        self._outbox.replace(checkpoint.NAME, checkpoint.encode(self._next_first, parts, kept), token)
-        self._await([token], lambda: self._let_go(gone, kept, told))
+        self._outbox.replace(checkpoint.NAME, draft.encode(), token)
+        self._await([token], lambda: self._forget(draft))
 
     def checkpoint_soon(
         self, files: list[str], flushed: Callable[[], None], durable: Callable[[], None]
@@ -447,15 +442,22 @@ class Recycler:
         self._wanted.append((flushed, durable))
         self._tidy()
 
-    def _let_go(self, gone: list[str], kept: dict[int, int], told: list[Callable[[], None]]) -> None:
+    def _forget(self, draft: Draft) -> None:
+        """The checkpoint is durable: no log looks for anything any more in what it does not name."""
         emptied = {self._source} if self._source else set()
-        gone += [journal.file_name(serial) for serial in {*self.kept, *emptied} if serial not in kept]
-        self.kept = kept
+        files = [serial for serial in {*self.kept, *emptied} if serial not in draft.kept]
+        draft.gone += [journal.file_name(serial) for serial in files]
+        names = draft.gone_by_queue()
+        names.setdefault(0, []).append(self._file)
+        # The files go when every log was told: until then they may be read, by those that were not.
+        self._walk.begin(partial(self._forget_places, names), lambda: self._let_go(draft))
+
+    def _let_go(self, draft: Draft) -> None:
+        gone, self.kept = draft.gone, draft.kept
         if self._next_first > self.first_serial:
             self._journal.serials.pop(0)
             self.recycled_files += 1
             self._journal.ends.pop(self._file, None)
-        self._forget_places([*gone, self._file])
         for name in gone:
             self._outbox.remove(name)
         self._touched.difference_update(gone)
@@ -463,28 +465,30 @@ class Recycler:
         self._passed = {}
         self._held = {}
         self._source = 0
-        for log in self._logs.values():
-            if log.cuts or log.begins != (0, 0):
-                log.forget_cuts(min(log.since or self.first_serial, self.first_serial))
-        for durable in told:
+        for durable in draft.told:
             durable()
         self._rest()
 
-    def _forget_places(self, gone: list[str]) -> None:
-        for queue_id, log in self._logs.items():
-            if log.damage is not None:
-                continue
-            for name in gone:
-                if queue_id not in self._held or name != self._file:
-                    log.places.forget(name)
-            if queue_id in self._held:
-                self._keep_held(log, self._held[queue_id])
-            # What was moved may have died since, and its segment with it; or a full copy has begun.
-            moved = self._moved.get(queue_id)
-            if moved:
-                files = {*log.segments.files()}.difference(gone)
-                log.places.insert([place for place in moved if place.file in files])
-                log.places.pass_over(log.segments.end, files, log.end)
+    def _forget_places(self, names: dict[int, list[str]], log: DurableLog) -> int:
+        """Files are about to go: those that may hold records of any queue (0), and those of one."""
+        if log.cuts or log.begins != (0, 0):
+            log.forget_cuts(min(log.since or self._next_first, self._next_first))
+        if log.damage is not None:
+            return 0
+        queue_id = log.queue_id
+        gone = names.get(queue_id, []) + names[0]
+        for name in gone:
+            if queue_id not in self._held or name != self._file:
+                log.places.forget(name)
+        if queue_id in self._held:
+            self._keep_held(log, self._held[queue_id])
+        # What was moved may have died since, and its segment with it; or a full copy has begun.
+        moved = self._moved.get(queue_id)
+        if moved:
+            files = {*log.segments.files()}.difference(gone)
+            log.places.insert([place for place in moved if place.file in files])
+            log.places.pass_over(log.segments.end, files, log.end)
+        return 0
 
     def _keep_held(self, log: DurableLog, place: Place) -> None:
         """What is before this place in its file lies in a segment; unless it was given up meanwhile."""
@@ -511,59 +515,6 @@ class Recycler:
         self._after_tokens = then
         if not tokens:
             then()
-
-
-def part_of(log: DurableLog) -> checkpoint.QueuePart:
-    """What a checkpoint written now says of a queue: of a mirrored one, what is committed."""
-    state, copy = log.committed, log.copy
-    if copy is not None and copy.copying is not None and not copy.copying.is_flushed:
-        return checkpoint.QueuePart(log.queue_id, 1, 0, 0, 0, 0, [], [], low=1, begins=log.begins)
-    if copy is not None and copy.is_void:
-        return checkpoint.QueuePart(
-            log.queue_id, 1, 0, 0, 0, 0, [], [], low=1, begins=log.begins, base=copy.hollow
-        )
-    state.forget_counts()
-    if copy is not None:
-        state.forget_buried()
-    return checkpoint.QueuePart(
-        queue_id=log.queue_id,
-        epoch=state.epoch,
-        end=state.end,
-        horizon=state.horizon,
-        last_wall=state.last_wall,
-        dead=state.dead.spans_list(),
-        segments_end=log.segments.end,
-        segments=[(*segment,) for segment in log.segments.all],
-        last_number=state.last_number,
-        letters=list(state.letters.items()),
-        dying=list(state.dying.values()),
-        low=min(log.low, state.end + 1),
-        published=state.published,
-        written=state.written,
-        epochs=[(epoch, first) for epoch, first in log.index.epochs if first <= state.end],
-        cursors=state.cursors.cursors(),
-        counts=list(state.counts.items()),
-        refused=[(row, numbers.spans_list()) for row, numbers in state.refused.items() if numbers],
-        marks=[
-            (mark.number, mark.offset, *mark.entry)
-            for segment in log.segments.all
-            for mark in log.segments.marks.get(segment.number, ())
-        ],
-        since=log.since,
-        promised=copy.promised if copy is not None else 0,
-        cuts=log.cuts,
-        begins=log.begins,
-        base=copy.hollow if copy is not None else 0,
-        sink=_saved(state),
-        origins=state.origins.save(state.dead) if state.origins is not None else None,
-    )
-
-
-def _saved(state: Fold) -> Saved | None:
-    if state.sink is None:
-        return None
-    state.sink.forget(state.dead)
-    return state.sink.save()
 
 
 def _needs(log: DurableLog, first: int, last: int) -> bool:

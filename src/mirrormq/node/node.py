@@ -36,7 +36,7 @@ from mirrormq.meta.authenticator import Authenticator
 from mirrormq.meta.commands import Command
 from mirrormq.meta.state import MetaState, Outcome
 from mirrormq.meta.tables import Change
-from mirrormq.node import alarms, backup, changes, inquiry, news, rates
+from mirrormq.node import alarms, backup, beats, changes, inquiry, news, rates
 from mirrormq.node.admin import Admin
 from mirrormq.node.backup import Image
 from mirrormq.node.budget import Budget
@@ -83,7 +83,7 @@ class Node:
         self.vhosts: dict[str, VHost] = {}
         self.channels: dict[int, Channel] = {}
         self.connections: dict[int, Connection] = {}
-        self.census = Census()
+        self.census, self.beats = Census(), beats.Beats(self.connections)
         self.alarms: set[str] = set()
         self.memory_used = self.disk_free = self._unfreed = 0
         self._clock = ClockWatch(now, lambda text: self.note("warning", text, event="clock.jumped"))
@@ -121,8 +121,7 @@ class Node:
         self.news = news.News(self, self.effects, self.switch.masters)
         self.inquiries = inquiry.Inquiries(self, self.effects)
         self.following, self.bulk = changes.Following(), BulkService(self)
-        self.rates = rates.Rates(self)
-        self.shortages = self.news.shortages
+        self.rates, self.shortages = rates.Rates(self), self.news.shortages
         self.place = Placement(self, self.news).place
 
     @property
@@ -318,8 +317,7 @@ class Node:
             for queue in chain.from_iterable(vhost.queues.values() for vhost in self.vhosts.values()):
                 queue.core.touch()
         self._budget.look(self.switch.masters.values())
-        for connection in list(self.connections.values()):
-            connection.on_tick()
+        self.beats.tick()
         self.recycler.tick(now)
         self.switch.tick()
         if self.copies is not None:
@@ -406,6 +404,7 @@ class Node:
             or self._heard
             or self._unfreed
             or self.following.needs_pass
+            or self.beats.needs_pass
             or self.recycler.needs_pass
             or self.switch.needs_pass
             or self.membership.needs_pass
@@ -421,6 +420,7 @@ class Node:
         # First: whoever waited for a definition goes on in this pass, with the queues it changed.
         self.membership.end_pass()
         self.following.step()
+        self.beats.step()
         self.switch.begin_pass()
         self.turn_queues()
         if self.copies is not None:

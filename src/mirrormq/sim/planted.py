@@ -7,11 +7,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from mirrormq.base.types import Now
 from mirrormq.kernel import records
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.log import checkpoint, journal
 from mirrormq.log.disk import Disk
+from mirrormq.log.durable import DurableLog
 from mirrormq.log.recycler import Recycler
 from mirrormq.log.scan import MAGIC
 from mirrormq.meta.commands import Command
@@ -81,15 +84,9 @@ class ForgetsSettledRange(Node):
 
 
 class _ForgetfulRecycler(Recycler):
-    def _write_checkpoint(self, parts: list[checkpoint.Part], *rest: Any) -> None:
-        super()._write_checkpoint([_without_last_range(part) for part in parts], *rest)
-
-
-def _without_last_range(part: checkpoint.Part) -> checkpoint.Part:
-    if isinstance(part, checkpoint.RawPart):
-        return part
-    fields = {name: getattr(part, name) for name in part.__struct_fields__}
-    return checkpoint.QueuePart(**{**fields, "dead": part.dead[:-1]})
+    def _part_of(self, log: DurableLog) -> checkpoint.QueuePart:
+        part = super()._part_of(log)
+        return msgspec.structs.replace(part, dead=part.dead[:-1])
 
 
 class RecyclesTooEarly(Node):

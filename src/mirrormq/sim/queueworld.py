@@ -58,6 +58,7 @@ def small_limits(rng: random.Random, *, is_on: bool) -> Iterator[None]:
     if is_on:
         # Not drawn: the runs of earlier seeds stay what they were.
         chosen["recovery_slice_bytes"] = chosen["recycle_slice_bytes"]
+        chosen["checkpoint_logs"] = 2
     before = {name: getattr(limits, name) for name in chosen if hasattr(limits, name)}
     try:
         for name in before:
