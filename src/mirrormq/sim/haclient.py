@@ -95,7 +95,7 @@ class HaClient(Client):
             message = self._unconfirmed.pop(number)
             if isinstance(method, methods.BasicAck):
                 self.world.history.confirm(message, self.world.now)
-                self._ha.mirrors.confirmed(self._ha.ha_history.sent[message], self.home.name)
+                self._ha.mirrors.confirmed(self._ha.ha_history.sent[message], self.home)
             else:
                 self._ha.stats.nacks += 1
 
