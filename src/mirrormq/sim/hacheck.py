@@ -417,9 +417,7 @@ class MirrorChecker:
         """A publish to a node is acknowledged: all members of the newest view have it (I8), or a branch."""
         home = node.name
         # What was routed to a queue that others had deleted by then goes with it.
-        message.is_outlived = any(
-            number in self._gone for number in self._heard.since(node, message.queue, message.at)
-        )
+        message.is_outlived = self._knew_deleted(node, message.queue, message.at)
         if message.is_returned or message.is_excused:
             return
         if self._world.policies.get(message.queue, {}).get("ha-replication") == "async":
@@ -451,6 +449,15 @@ class MirrorChecker:
                     )
             return
         self._world.stats.unseen += 1
+
+    def is_outdated(self, node: SimNode, queue: str, since: int) -> bool:
+        """May a node that goes on although it is cut off have found a queue that others have deleted?"""
+        is_spooling = self._world.settings.partition_handling in SPOOLING
+        return is_spooling and self._knew_deleted(node, queue, since)
+
+    def _knew_deleted(self, node: SimNode, queue: str, since: int) -> bool:
+        """Has a node known a queue then or later that is deleted by now?"""
+        return any(number in self._gone for number in self._heard.since(node, queue, since))
 
     def _must_be_known(self, facts: QueueFacts, message: HaSent, node: SimNode) -> bool:
         """Did its home node route a publish to this queue? It may have done so by definitions that are older,
