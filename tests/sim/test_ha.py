@@ -85,6 +85,7 @@ MODE_SEEDS = {
     700176: "what a master cut off with all its mirrors confirmed was not seen: others had a newer view",
     700203: "a request that a node had let wait, and answered by old definitions, was taken for agreed on",
     730041: "a master cut off answered that a queue was there which others had deleted, as it has to",
+    730129: "a node was to treat its clients as cut off before the pass was over that was under way",
 }
 """Seeds that failed once in the partition modes they choose, though no promise was broken: each with what the
 checker took for a fault.
