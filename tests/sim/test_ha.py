@@ -86,10 +86,9 @@ MODE_SEEDS = {
     700203: "a request that a node had let wait, and answered by old definitions, was taken for agreed on",
     730041: "a master cut off answered that a queue was there which others had deleted, as it has to",
     730129: "a node was to treat its clients as cut off before the pass was over that was under way",
+    730364: "a home node went on with what a master called dead had given up when the link came back",
 }
-"""Seeds that failed once in the partition modes they choose, though no promise was broken: each with what the
-checker took for a fault.
-"""
+"""Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""
 
 
 @pytest.mark.timeout(180)
