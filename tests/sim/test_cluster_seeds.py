@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirrormq.sim.clusterhistory import DELETE, PUT, History, queue_key
+from mirrormq.sim.clusterhistory import DELETE, PUT, History, exchange_key, queue_key
 from mirrormq.sim.clusterworld import ClusterWorld
 from mirrormq.sim.model import Violation
 
@@ -33,3 +33,14 @@ def test_a_queue_declared_after_its_lost_node_was_forgotten_has_to_stay() -> Non
         history.check_definition(queue_key("q"), is_there=False)
     history.begin(DELETE, queue_key("q"), 250)
     history.check_definition(queue_key("q"), is_there=False)
+
+
+def test_what_was_answered_at_once_after_a_long_wait_may_have_been_found_done() -> None:
+    history, key = History(), exchange_key("x")
+    history.begin(PUT, key, 10).answered(10_000)
+    history.begin(DELETE, key, 20_000).answered(30_000)
+    history.begin(PUT, key, 40_000).answered(6_000_000, read_at=5_999_900)
+    history.check_definition(key, is_there=False)
+    history.begin(PUT, key, 40_000).answered(6_000_000, read_at=5_900_000)
+    with pytest.raises(Violation, match="exchange x is not there"):
+        history.check_definition(key, is_there=False)

@@ -181,8 +181,7 @@ class RemoteQueue:
         if self.successor is None and self.switch.is_master(self.record):
             return  # the queue here is about to take over
         if self._is_retired:
-            # With yet another master comes an object that takes what is owed (`hand_over`): two of them
-            # would send under one number.
+            # With yet another master comes an object that takes what is owed: two would share a number.
             return
         since, was_open = self.since, self.is_open
         node = self._look()
@@ -196,6 +195,7 @@ class RemoteQueue:
                 self.link.go_stale()  # the link did not break: go on as after a lapse of the lease
                 self.core.touch()  # publishes have waited
             else:
+                self.forget_known()  # the link came back before: nobody asked for what the master had kept
                 self.on_link_up()
         elif self.is_open and since != self.since and not self.is_stale:
             self.subscriptions.register_orphans()

@@ -145,7 +145,8 @@ class Client:
             if isinstance(method, methods.BasicCancelOk):
                 self.consumed.pop(method.consumer_tag, None)
             if self.pending.op is not None:
-                self.pending.op.answered(self.world.now, self.home.pass_us)
+                read_at = self.home.read_at(self.conn)
+                self.pending.op.answered(self.world.now, read_at, self.home.pass_us)
                 history.answers += 1
             self.pending = None
 

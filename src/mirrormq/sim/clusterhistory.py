@@ -30,10 +30,12 @@ class Op:
     may_be_known: bool = False
     """A node that finds it done already answers at once, by definitions that others may have changed."""
 
-    def answered(self, now: int, pass_us: int = 0) -> None:
-        """It has happened, or was found done by a node that may be behind; a pass of it takes so long."""
+    def answered(self, now: int, read_at: int = 0, pass_us: int = 0) -> None:
+        """It has happened, or was found done by a node that may be behind: one that has read it at that time,
+        and whose pass takes so long.
+        """
         self.end = now
-        self.is_sure = not self.may_be_known or now - self.start > KNOWN_US + 2 * pass_us
+        self.is_sure = not self.may_be_known or now - max(self.start, read_at) > KNOWN_US + 2 * pass_us
 
 
 @dataclass(slots=True, eq=False)

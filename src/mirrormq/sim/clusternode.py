@@ -93,6 +93,8 @@ class SimNode:
         """What clients sent that the node has not read."""
         self._stopped: set[int] = set()
         """Clients from which the node does not read."""
+        self._read_at: dict[int, int] = {}
+        """When it has read something from a client."""
         self._passes = PASSES_US[0]
         self._is_pass_due = False
         self._timer_at = 0
@@ -202,6 +204,7 @@ class SimNode:
         self._hear.clear()
         self._held.clear()
         self._stopped.clear()
+        self._read_at.clear()
         self._is_pass_due = False
         self._timer_at = self._disk_at = self._told_index = 0
         self.disk = SlowDisk(self.world.rng, disk)
@@ -348,10 +351,15 @@ class SimNode:
         def take(node: Node, now: Now) -> None:
             held = self._held.get(conn, ())
             while held and conn not in self._stopped and conn in node.connections and conn in self._hear:
+                self._read_at[conn] = self.world.now
                 node.client_bytes(now, conn, memoryview(held.popleft()))
                 self._drain(node)
 
         self.input(take)
+
+    def read_at(self, conn: int) -> int:
+        """When the node has read the last bytes of a client: it may have let them wait."""
+        return self._read_at.get(conn, 0)
 
     def hang_up(self, conn: int) -> None:
         """A client's socket is gone."""

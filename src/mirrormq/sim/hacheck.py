@@ -20,6 +20,7 @@ from mirrormq.sim.clusterhistory import EMPTY, queue_key
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.haclient import SPECS
 from mirrormq.sim.hafacts import DROPPED, PURGED, Batch, Publish, QueueFacts, WatchedCopyLog, summed
+from mirrormq.sim.haheard import SPOOLING, Heard
 from mirrormq.sim.hahistory import HaSent
 from mirrormq.sim.model import Violation
 
@@ -42,6 +43,7 @@ class MirrorChecker:
         """Id and node of each queue."""
         self._gone: set[int] = set()
         """Ids of queues that were deleted."""
+        self._heard = Heard()
         self._destroyed: dict[str, int] = {}
         """The last start of a node whose disk is gone."""
         self.floors: dict[int, int] = {}
@@ -60,12 +62,14 @@ class MirrorChecker:
         core = node.node
         assert core is not None
         life = node.life
+        self._heard.begin(node, self._world.now)
 
         def heard(changes: list[Change]) -> None:
             if node.life != life:
                 return
             for change in changes:
                 record = change.record
+                self._heard.hear(node, change, self._world.now)
                 if isinstance(record, View) and change.kind == "put":
                     self._on_view(record)
                 elif isinstance(record, Queue) and change.kind == "put":
@@ -120,7 +124,7 @@ class MirrorChecker:
         count = self._world.ha_history.excuse(facts.name, is_salvaged=is_salvaged)
         self._world.say(f"{facts.name}: {why}: {count} messages are excused")
         facts.known_from = facts.durable = 0
-        for table in (facts.stream, facts.seqs, facts.numbers, facts.removed, facts.appended):
+        for table in (facts.stream, facts.seqs, facts.numbers, facts.removed, facts.appended, facts.behind):
             table.clear()
         for node in self._world.nodes.values():
             log = self._log_of(node, facts)
@@ -278,9 +282,9 @@ class MirrorChecker:
             self._world.ha_history.branched.add(branch.name)
 
     def _note_appended(self, facts: QueueFacts, log: WatchedCopyLog, view: View) -> None:
-        # One that has not heard of the next master writes for nobody: what it has, the other may have, too.
-        if view.since == facts.view.since:
-            facts.appended.update({publish.number: publish.seq for publish in log.published})
+        # One that has not heard of the next master may write for nobody: what it has, the other may have too.
+        table = facts.appended if view.since == facts.view.since else facts.behind
+        table.update({publish.number: publish.seq for publish in log.published})
         log.published.clear()
 
     def _commit(self, node: SimNode, facts: QueueFacts, log: WatchedCopyLog, master: Master) -> None:
@@ -409,8 +413,11 @@ class MirrorChecker:
 
     # --- clients ---
 
-    def confirmed(self, message: HaSent, home: str) -> None:
+    def confirmed(self, message: HaSent, node: SimNode) -> None:
         """A publish to a node is acknowledged: all members of the newest view have it (I8), or a branch."""
+        home = node.name
+        # What was routed to a queue that others had deleted by then goes with it.
+        message.is_outlived = self._knew_deleted(node, message.queue, message.at)
         if message.is_returned or message.is_excused:
             return
         if self._world.policies.get(message.queue, {}).get("ha-replication") == "async":
@@ -424,10 +431,10 @@ class MirrorChecker:
             if facts.name != message.queue or facts.is_deleted:
                 continue
             seq = facts.appended.get(message.number)
+            if seq is None and self._is_with_all(facts, message):
+                return
             if seq is None:
-                # A node may route by definitions that are older, and know nothing of the queue.
-                known_at = facts.made_at + limits.lease_us + limits.pause_grace_us
-                if known_at <= message.at and not facts.is_excused:
+                if self._must_be_known(facts, message, node) and not facts.is_excused:
                     raise Violation(f"I8: {facts.name}: message {message.number} is confirmed, nobody has it")
                 continue
             if message.is_persistent and facts.is_durable:
@@ -442,6 +449,41 @@ class MirrorChecker:
                     )
             return
         self._world.stats.unseen += 1
+
+    def is_outdated(self, node: SimNode, queue: str, since: int) -> bool:
+        """May a node that goes on although it is cut off have found a queue that others have deleted?"""
+        is_spooling = self._world.settings.partition_handling in SPOOLING
+        return is_spooling and self._knew_deleted(node, queue, since)
+
+    def _knew_deleted(self, node: SimNode, queue: str, since: int) -> bool:
+        """Has a node known a queue then or later that is deleted by now?"""
+        return any(number in self._gone for number in self._heard.since(node, queue, since))
+
+    def _must_be_known(self, facts: QueueFacts, message: HaSent, node: SimNode) -> bool:
+        """Did its home node route a publish to this queue? It may have done so by definitions that are older,
+        as long as its lease lasts and a little longer; or, where it keeps what it cannot send, for any time.
+        """
+        known_at = facts.made_at + limits.lease_us + limits.pause_grace_us
+        if known_at > message.at:
+            return False
+        is_spooling = self._world.settings.partition_handling in SPOOLING
+        return not is_spooling or self._heard.at(node, facts.name, message.at) == facts.id
+
+    def _is_with_all(self, facts: QueueFacts, message: HaSent) -> bool:
+        """Has a master that has not heard of the next one brought it to all members of the newest view?
+        It may go on without a lease as long as these let it, however others have ordered them meanwhile.
+        """
+        seq = facts.behind.get(message.number)
+        if seq is None:
+            return False
+        if message.is_persistent and facts.is_durable:
+            return message.number in facts.seqs
+        logs = [
+            self._life_of(facts, entry.node, entry.start)
+            for entry in facts.view.members
+            if not entry.is_restarted
+        ]
+        return all(log is None or log.has(seq, message.number) for log in logs)
 
     def delivered(self, queue: str, message: HaSent) -> None:
         """A client gets a message: it must not have left for good (I5)."""

@@ -71,8 +71,8 @@ class HaClient(Client):
             self.origin[method.delivery_tag] = queue
         op = self.pending.op if self.pending is not None else None
         super().hear(arrival)
-        if op is not None and self._asks_branches and isinstance(method, methods.QueueDeclareOk):
-            op.is_sure = False  # it may be deleted where nobody here hears of it
+        if op is not None and isinstance(method, methods.QueueDeclareOk):
+            op.is_sure &= not self._ha.mirrors.is_outdated(self.home, method.queue, op.start)
         if isinstance(method, methods.BasicDeliver | methods.BasicGetOk):
             assert queue is not None
             self._ha.mirrors.delivered(queue, self.held[method.delivery_tag])
@@ -95,7 +95,7 @@ class HaClient(Client):
             message = self._unconfirmed.pop(number)
             if isinstance(method, methods.BasicAck):
                 self.world.history.confirm(message, self.world.now)
-                self._ha.mirrors.confirmed(self._ha.ha_history.sent[message], self.home.name)
+                self._ha.mirrors.confirmed(self._ha.ha_history.sent[message], self.home)
             else:
                 self._ha.stats.nacks += 1
 

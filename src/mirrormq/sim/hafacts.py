@@ -108,6 +108,12 @@ class WatchedCopyLog(CopyLog):
         self.published += read_batch(batch)[0]
         super().appended(batch)
 
+    def has(self, seq: int, number: int) -> bool:
+        """Did this message come in this life, and with this seq?"""
+        found = [data for batch, data in self.batches.values() if batch.first <= seq <= batch.last]
+        publishes = [publish for data in found for publish in read_batch(data)[0]]
+        return any(publish.seq == seq and publish.number == number for publish in publishes)
+
     def _note(self, batch: bytes, pending: Pending) -> None:
         super()._note(batch, pending)
         self.batches[pending.first] = (summed(batch), bytes(batch))
@@ -146,6 +152,8 @@ class QueueFacts:
     """Why a message left for good, by its number."""
     appended: dict[int, int] = field(default_factory=dict)
     """Where a master has put a message, committed or not, by its number."""
+    behind: dict[int, int] = field(default_factory=dict)
+    """The same of masters that had not heard of the next one."""
     is_excused: bool = False
     """All copies were destroyed, or a loss was allowed: what was there may be lost."""
     is_deleted: bool = False

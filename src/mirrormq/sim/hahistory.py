@@ -8,14 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mirrormq.broker.salvaged import queue_name
-from mirrormq.sim.clusterhistory import DELETE, EMPTY, LAG_US, NEVER, PUT, History, Sent, queue_key
+from mirrormq.sim.clusterhistory import DELETE, NEVER, PUT, History, Sent, queue_key
 from mirrormq.sim.model import Violation, number_of
 from mirrormq.wire.properties import Properties, encode_properties
 
 DYING, LETTERS = "dying", "letters"
 """The queue whose rejected messages become letters in the other one."""
-CUT_US = 60_000_000
-"""A node is not cut off for longer than that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +32,8 @@ class HaSent(Sent):
     """Deliveries by queue."""
     branch: str = ""
     """The node whose branch confirmed it."""
+    is_outlived: bool = False
+    """The queue it was routed to is deleted, of which its home node may not have heard by then."""
 
     @property
     def properties(self) -> bytes:
@@ -142,9 +142,7 @@ class HaHistory(History):
     def may_be_gone(self, message: HaSent, queue: str) -> bool:
         """Could a purge or a deletion have taken it?"""
         ops = [op for op in self.ops.get(queue_key(queue), ()) if op.kind != PUT]
-        if message.branch and any(op.kind == DELETE and op.end >= message.at - CUT_US for op in ops):
-            return True  # nobody there had heard of it
-        return any(op.end >= message.at - (0 if op.kind == EMPTY else LAG_US) for op in ops)
+        return any(op.end >= message.at for op in ops) or (queue == message.queue and message.is_outlived)
 
     def check_messages(self) -> int:
         """Everything that had to arrive was settled; returns how many that were."""

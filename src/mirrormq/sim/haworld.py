@@ -20,13 +20,14 @@ from mirrormq.meta.state import MetaState
 from mirrormq.node.copies import Copies
 from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
-from mirrormq.node.partition import AUTOHEAL, IGNORE, MODES, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY
+from mirrormq.node.partition import AUTOHEAL, MODES, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.clusterworld import MORE_LIMITS, ClusterStats, ClusterWorld, small_limits
 from mirrormq.sim.hacheck import MirrorChecker
 from mirrormq.sim.haclient import BRIEF, SPECS, HaClient
 from mirrormq.sim.hafacts import WatchedCopyLog
 from mirrormq.sim.hafaults import CONFIRMS, HaFaults
+from mirrormq.sim.haheard import SPOOLING
 from mirrormq.sim.hahistory import LETTERS, HaHistory, HaSent
 from mirrormq.sim.queueworld import SMALL_LIMITS as QUEUE_LIMITS
 from mirrormq.sim.raftworld import SMALL_LIMITS as RAFT_LIMITS
@@ -150,7 +151,7 @@ class HaWorld(ClusterWorld):
         """Run with small bounds, so that a short run passes them often."""
         mode = self.settings.partition_handling
         more: dict[str, tuple[int, ...]] = {}
-        if mode in (IGNORE, PAUSE_IF_ALL_DOWN, AUTOHEAL):
+        if mode in SPOOLING:
             more.update(SPOOL_LIMITS)
         if mode == AUTOHEAL:
             more.update(BRANCH_LIMITS)

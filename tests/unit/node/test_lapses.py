@@ -1,5 +1,7 @@
 """Nodes that were without a lease, or are on their way out: others may act for them, and they act no more."""
 
+import pytest
+
 from mirrormq.cluster.raft import messages as ms
 from mirrormq.meta import commands as c
 from mirrormq.meta.records import Node as NodeRecord
@@ -10,7 +12,7 @@ from mirrormq.wire import methods
 from tests.support.groupkit import STEP_US
 from tests.support.kernelkit import publish
 from tests.support.scenariokit import Site
-from tests.unit.node.test_failover import consumer, mastered
+from tests.unit.node.test_failover import ack, consumer, mastered
 
 
 def site(**policy: object) -> Site:
@@ -175,6 +177,32 @@ def test_a_node_that_was_called_dead_is_told_until_it_has_registered_anew():
     masterside.on_renew(switch, link, Renew(2))
     masterside.on_ready(switch, link, Ready())
     assert not link.is_dropped
+
+
+def test_what_a_master_gave_up_while_it_was_called_dead_is_not_taken_up_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = site()
+    at.fill(10)
+    taker = consumer(at, "c", prefetch=4)
+    assert taker.wait_taken(4) == [(n, False) for n in range(4)]
+    remote = at["c"].node.vhosts["/"].queues["q"]
+    at.unlink("a", "c", eof=False)
+    # A frozen node is called dead, and nobody can take its place.
+    monkeypatch.setattr(at["c"].node.switch, "master_of", lambda _: "")
+    remote.follow()
+    at.wait(lambda: remote.link.is_open, "the link is back")
+    at.wait(lambda: not at["a"].node.switch.link("c").outlets, "the master gives up what nobody asks for")
+    session = remote.link.session
+    monkeypatch.undo()
+    remote.follow()
+    taker.unacked.clear()
+    assert taker.wait_taken(4) == [(n, True) for n in range(4)]
+    assert remote.link.session == session
+    ack(taker, 3)
+    at.advance(0.2)
+    assert at["a"].node.vhosts["/"].queues["q"].core.unacked == 4
+    assert taker.take() == [(4, False)]
 
 
 def test_a_publisher_held_by_what_is_owed_goes_on_when_this_node_has_become_the_master():
