@@ -89,6 +89,7 @@ MODE_SEEDS = {
     730041: "a master cut off answered that a queue was there which others had deleted, as it has to",
     730129: "a node was to treat its clients as cut off before the pass was over that was under way",
     730364: "a home node went on with what a master called dead had given up when the link came back",
+    730504: "nobody promoted by force a queue whose last copy in sync had left with its node",
 }
 """Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""
 

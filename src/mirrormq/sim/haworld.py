@@ -14,7 +14,7 @@ from mirrormq.base.types import Now
 from mirrormq.broker.branch import Branch
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.meta import mirroring
-from mirrormq.meta.commands import SetPolicy
+from mirrormq.meta.commands import ForcePromote, SetPolicy
 from mirrormq.meta.records import FORGOTTEN, Policy, Queue, View
 from mirrormq.meta.state import MetaState
 from mirrormq.node.copies import Copies
@@ -308,8 +308,16 @@ class HaWorld(ClusterWorld):
             if _policy(state, queue) != definition:
                 self.set_policy(queue, definition)
         for view in list(state.views.values()):
-            if view.learners:
+            if view.learners and all(entry.start == FORGOTTEN for entry in view.members):
+                self.promote_by_force(leader, view)  # whoever had it in sync has left, or is forgotten
+            elif view.learners:
                 self.synchronise(view, wanted=True)
+
+    def promote_by_force(self, node: SimNode, view: View) -> None:
+        """An operator accepts what the best of the copies that are left lacks."""
+        self.say(f"{view.name} is promoted by force")
+        command = ForcePromote(view.vhost, view.name, view.id, force=bool(view.waiver))
+        node.input(lambda core, _: core.propose(command, lambda __: None, False))
 
     # --- the run ---
 
