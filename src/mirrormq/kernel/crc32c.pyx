@@ -1,9 +1,10 @@
 # cython: language_level=3
 """CRC32C (Castagnoli) of a buffer: the checksum of every record on disk.
 
-Uses the processor's instruction where it has one, a table otherwise; both give the same value. The instruction
-gives its result after three cycles but can begin anew in each, so long buffers are taken as three strands side
-by side; what a strand gave is carried over those behind it by tables of what so many zero bytes make of it.
+Uses the processor's instruction where it has one, a table otherwise; both give the same value. The
+instruction gives its result after three cycles but can begin anew in each, so long buffers are taken as three
+strands side by side; what a strand gave is carried over those behind it by tables of what so many zero bytes
+make of it.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t
@@ -58,7 +59,8 @@ cdef extern from *:
     __attribute__((target("sse4.2")))
     static uint32_t mq_crc_hard(uint32_t crc, const uint8_t *p, size_t n) {
         uint64_t c = crc, word;
-        for (; n >= 3 * MQ_LONG; p += 3 * MQ_LONG, n -= 3 * MQ_LONG) c = mq_strands(c, p, MQ_LONG, mq_over_long);
+        for (; n >= 3 * MQ_LONG; p += 3 * MQ_LONG, n -= 3 * MQ_LONG)
+            c = mq_strands(c, p, MQ_LONG, mq_over_long);
         for (; n >= 3 * MQ_SHORT; p += 3 * MQ_SHORT, n -= 3 * MQ_SHORT)
             c = mq_strands(c, p, MQ_SHORT, mq_over_short);
         while (n >= 8) { memcpy(&word, p, 8); c = _mm_crc32_u64(c, word); p += 8; n -= 8; }
