@@ -89,7 +89,7 @@ disk_look_bytes = 8 * 1024 * 1024
 """Bytes written after which the free disk is looked at again, however little time has passed."""
 tick_us = 1_000_000
 """Longest time between two ticks of the node."""
-tick_connections = 250
+tick_connections = 50
 """Connections that are looked at for heartbeats and timeouts in one pass: half a millisecond."""
 
 # --- connections ---
@@ -125,11 +125,11 @@ turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
 # --- administration ---
-delete_slice_queues = 8
+delete_slice_queues = 6
 """Queues of a vhost to be deleted that go at once."""
 import_read_max = 50
 """Commands of a definition file read and checked in one pass, before the first of them is applied."""
-import_slice_max = 50
+import_slice_max = 32
 """Commands of a definition file applied before the import waits for the disk and lets others go on."""
 close_reason_bytes_max = 200
 """An administrator's reason for closing a connection; longer ones are cut, since a reply text has 255
@@ -244,9 +244,9 @@ segment_rewrite_bytes_max = 64 * 1024 * 1024
 assert segment_rewrite_bytes_max >= segment_bytes_max, "every segment must be rewritable"
 rewrite_look_publishes = 1_000_000
 """Messages of segments looked at in one search for mostly dead ones: about a millisecond at most."""
-survey_logs = 250
+survey_logs = 60
 """Logs looked at in one pass for cursors that hold too long and for what is dead: half a millisecond."""
-checkpoint_logs = 200
+checkpoint_logs = 100
 """Logs whose part of a checkpoint is made in one pass: less than a millisecond if they are short."""
 checkpoint_slice_bytes = 64 * 1024
 """Bytes of such parts after which a pass makes no further one."""
@@ -534,6 +534,8 @@ raft_snapshot_part_bytes = 256 * 1024
 assert raft_snapshot_part_bytes <= raft_append_bytes_max
 raft_snapshot_bytes_max = 2 * 1024 * 1024 * 1024
 """Largest snapshot a node accepts from a leader."""
+raft_freed_per_pass = 2_000
+"""Entries freed in one pass after a snapshot: a fifth of a millisecond."""
 raft_trailing_bytes_max = 1024 * 1024
 """Bytes of entries kept in memory behind a snapshot, so that a peer a little behind needs no snapshot."""
 raft_promote_lag_max = 64

@@ -11,9 +11,15 @@ import socket
 import time
 from collections.abc import Mapping
 
-GC_THRESHOLDS = (2_000, 5, 5_000)
+GC_THRESHOLDS = (1_500, 1, 100_000)
 """Allocations between collections. Messages are not tracked, so what is left is slow-moving state. Of what is
-new no more than twelve thousand objects are looked at in one go: that is about a millisecond.
+new no more than some thousand objects are looked at in one go: that is less than a millisecond.
+"""
+
+YOUNG_US = 25_000
+"""Time after which what is new is looked at, however little of it seems to be there: Python counts what is
+allocated less what is freed, so while very many old objects are freed it would let tens of thousands of new
+ones wait, and then look at all of them in one go.
 """
 
 LARGE_BLOCK_BYTES = 4 * 1024 * 1024
@@ -40,6 +46,19 @@ def tune_garbage_collection() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     _allocator("malloc_trim", 0)  # imports alone leave megabytes of holes behind
+
+
+class Young:
+    """Collects garbage among what is new, often and in small portions."""
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def look(self, mono: int) -> None:
+        """After some work: collect if it is time."""
+        if mono - self._at >= YOUNG_US:
+            self._at = mono
+            gc.collect(1)
 
 
 def tune_memory() -> None:

@@ -53,12 +53,13 @@ class Compaction:
 
     @property
     def needs_pass(self) -> bool:
-        """Are there parts to encode?"""
-        return self._job is not None and not self._job.token
+        """Are there parts to encode, or entries to free?"""
+        return self.raft.log.has_dropped or (self._job is not None and not self._job.token)
 
     def step(self) -> None:
         """Go on with a snapshot of our own, or begin one if the log has grown."""
         raft, storage = self.raft, self.raft.storage
+        raft.log.free(limits.raft_freed_per_pass)
         if self._job is not None:
             self._encode_part(self._job)
             return

@@ -19,6 +19,17 @@ class RaftLog:
         self.base_index = base_index
         self.base_term = base_term
         self._entries: list[Entry] = []
+        self._dropped: list[Entry] = []
+        """Forgotten, but still to be freed: that takes milliseconds for very many."""
+
+    @property
+    def has_dropped(self) -> bool:
+        """Is there something to free?"""
+        return bool(self._dropped)
+
+    def free(self, count: int) -> None:
+        """Free some of what was forgotten."""
+        del self._dropped[-count:]
 
     @property
     def last_index(self) -> int:
@@ -76,16 +87,17 @@ class RaftLog:
 
     def compact(self, index: int, trailing_bytes: int = 0) -> None:
         """Forget entries up to `index`, but for the last ones of those that are no longer than that."""
-        while index > self.base_index:
-            trailing_bytes -= len(self.entry(index).data)
+        entries, count = self._entries, index - self.base_index
+        while count > 0:
+            trailing_bytes -= len(entries[count - 1].data)
             if trailing_bytes < 0:
                 break
-            index -= 1
-        if index > self.base_index:
-            term = self.term_at(index)
-            assert term is not None
-            del self._entries[: index - self.base_index]
-            self.base_index, self.base_term = index, term
+            count -= 1
+        if count > 0:
+            self.base_term = entries[count - 1].term
+            self.base_index += count
+            self._dropped += entries[:count]
+            del entries[:count]
 
     def reset(self, index: int, term: int) -> None:
         """Forget everything and begin behind a snapshot."""
