@@ -6,6 +6,7 @@ back, so a command either happens as a whole or leaves nothing behind. Rules liv
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from mirrormq.meta.records import (
@@ -186,8 +187,7 @@ class Tables:
 
     def records(self) -> Iterator[Record]:
         """Every record; those that others refer to come first."""
-        for table in self._tables.values():
-            yield from table.values()
+        return chain.from_iterable(table.values() for table in self._tables.values())
 
     def exchanges_in(self, vhost: str) -> Collection[Exchange]:
         """Exchanges of a vhost in order of declaration."""
