@@ -407,6 +407,7 @@ class ClusterWorld(Timeline):
     def drain(self) -> None:
         """Empty all queues through all nodes."""
         self.is_draining, self.drained_since = True, self.now
+        self.run_until(self.checker.are_served, 120 * SECOND, "queues have no masters")
         names = [queue.name for queue in self.checker.masters()]
         self.every(5_000, lambda: self._drain_more(names))
         self.run_until(

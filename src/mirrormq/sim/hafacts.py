@@ -6,6 +6,7 @@ can be compared with any copy, batch by batch, and says of every message where i
 
 import hashlib
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -135,6 +136,8 @@ class QueueFacts:
     """The newest that any node has heard of."""
     made_at: int
     """When the first view was heard of."""
+    led_at: int = 0
+    """When it got another master last."""
     views: dict[int, View] = field(default_factory=dict)
     masters: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Who has acted as the master, by epoch."""
@@ -158,7 +161,7 @@ class QueueFacts:
     """All copies were destroyed, or a loss was allowed: what was there may be lost."""
     is_deleted: bool = False
 
-    def learn(self, data: bytes) -> list[tuple[Publish, int]]:
+    def learn(self, data: bytes, may_double: Callable[[int], bool]) -> list[tuple[Publish, int]]:
         """The next batch is committed; returns the messages that left with it, and why."""
         batch = summed(data)
         if self.known_from and batch.first != self.durable + 1:
@@ -170,7 +173,7 @@ class QueueFacts:
         self.stream[batch.first] = batch
         publishes, removals = read_batch(data)
         for publish in publishes:
-            if publish.number in self.seqs:
+            if publish.number in self.seqs and not may_double(publish.number):
                 raise Violation(f"I13: {self.name}: message {publish.number} is in the queue twice")
             self.seqs[publish.number] = publish.seq
             self.numbers[publish.seq] = publish
