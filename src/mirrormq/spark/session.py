@@ -43,7 +43,6 @@ there."""
 
 LOCAL = {
     "spark.driver.defaultJavaOptions": ARROW_UNCHECKED,
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
