@@ -91,11 +91,11 @@ class RemoteQueue:
         before = switch.link(self.host.node_name).queues.get(record.id)
         self.link.queues[record.id] = self
         if before is None:
-            self._outgoing, self._postbox = Outgoing(self), Postbox(self)
+            self.outgoing, self._postbox = Outgoing(self), Postbox(self)
         else:
             # This node was the master so shortly that what it owed to itself is not all reported.
-            self._outgoing, self._postbox = before.hand_over(self)
-        self.log = self._outgoing.log
+            self.outgoing, self._postbox = before.hand_over(self)
+        self.log = self.outgoing.log
         switch.remotes[record.id] = self
 
     # --- what others ask ------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class RemoteQueue:
         if self.core.gone:
             return []
         if self.core.pending:
-            self._outgoing.take()
+            self.outgoing.take()
         further = self.successor.positions if self.successor is not None else ()
         return [(self.log, self.log.end), *further]
 
@@ -218,14 +218,14 @@ class RemoteQueue:
             del self.link.queues[self.record.id]
         self.link.active.pop(self, None)
         self.link.holding.pop(self, None)
-        self.link.owed_bytes -= self._outgoing.size
+        self.link.owed_bytes -= self.outgoing.size
         self._session = 0  # another link counts its sessions on its own
 
     def _join_link(self, link: PeerLink) -> None:
         self.link = link
         self._session = 0
         link.queues[self.record.id] = self
-        link.owed_bytes += self._outgoing.size
+        link.owed_bytes += self.outgoing.size
         link.active[self] = None
         if self._parked:
             link.holding[self] = None
@@ -409,12 +409,12 @@ class RemoteQueue:
     def close_batch(self) -> None:
         """What waits goes as one block."""
         if not self.core.gone:
-            self._outgoing.take(limits.forward_batch_bytes)
+            self.outgoing.take(limits.forward_batch_bytes)
 
     def turn(self) -> None:
         """Send what was published in this pass."""
         if not self.core.gone:
-            self._outgoing.take()
+            self.outgoing.take()
             self._postbox.send()
 
     def receive(self, message: Message | Rows, sender: Sender, number: int, *, is_resent: bool) -> None:
@@ -427,7 +427,7 @@ class RemoteQueue:
 
     def on_report(self, done: int, refused: list[int]) -> None:
         """The master has taken publishes up to `done` for good, except those it refused."""
-        self._outgoing.report(done, refused)
+        self.outgoing.report(done, refused)
         self._leave_if_done()
 
     def on_arrived(self, source: int, numbers: tuple[int, ...]) -> None:
@@ -437,7 +437,7 @@ class RemoteQueue:
 
     @property
     def _owes(self) -> bool:
-        return not (self._outgoing.is_empty and self._postbox.is_empty)
+        return not (self.outgoing.is_empty and self._postbox.is_empty)
 
     def _leave_if_done(self) -> None:
         if self._is_retired and not self._owes:
@@ -450,7 +450,7 @@ class RemoteQueue:
         """Start again: send what is owed, register consumers."""
         if not self.is_open:
             return  # another process of that node, which is not the master
-        self._outgoing.start_again()
+        self.outgoing.start_again()
         self._postbox.start_again()
         self._session = self.link.session
         self.subscriptions.register()
@@ -482,9 +482,9 @@ class RemoteQueue:
             self.link.active.pop(self, None)
         self.wishes.look(self.host.now.mono)
         if self.is_open:
-            self._outgoing.look()
+            self.outgoing.look()
             return
-        self._outgoing.give_up()
+        self.outgoing.give_up()
         if self._is_away:
             self.subscriptions.give_up()
 
@@ -505,7 +505,7 @@ class RemoteQueue:
 
     def end(self) -> None:
         """Nobody waits any more for what was sent to it, nor does this object for its master."""
-        self._outgoing.end()
+        self.outgoing.end()
         self._postbox.end()
         self.switch.sent.pop(self.record.id, None)
         self._leave_link()
@@ -516,9 +516,9 @@ class RemoteQueue:
         Consumers and what clients hold become its own.
         """
         consumers = [member for member in self.consumers.clear() if isinstance(member, Consumer)]
-        if not self._outgoing.is_empty:
+        if not self.outgoing.is_empty:
             # What waits here would overtake what is owed, which takes the way through the link.
-            self._outgoing.take(limits.forward_batch_bytes)
+            self.outgoing.take(limits.forward_batch_bytes)
         successor.core.take_over(self.core)
         assert isinstance(successor, Queue)
         self.subscriptions.give_to(successor)
@@ -526,9 +526,9 @@ class RemoteQueue:
         self.record = successor.record
         self.follow()
         self._is_retired = True
-        if not self._outgoing.is_empty:
+        if not self.outgoing.is_empty:
             # Now, before anything that clients publish to the new object: the parked ones go on at once.
-            self._outgoing.take()
+            self.outgoing.take()
             self.link.flush()
             self.switch.serve_own()
         self.switch.remotes.pop(self.record.id, None)
@@ -541,14 +541,14 @@ class RemoteQueue:
     def hand_over(self, successor: "RemoteQueue") -> tuple[Outgoing, Postbox]:
         """There is yet another master: what is still owed goes to the object that stands for it."""
         self._leave_link()
-        self._outgoing.pass_to(successor)
+        self.outgoing.pass_to(successor)
         self._postbox.pass_to(successor)
-        successor.link.owed_bytes += self._outgoing.size
+        successor.link.owed_bytes += self.outgoing.size
         successor.link.active[successor] = None
         successor.core.touch()
         successor.take_parked(self._parked)
         self._parked = []
-        return self._outgoing, self._postbox
+        return self.outgoing, self._postbox
 
     def take_clients(self, predecessor: Queue, consumers: list[Consumer]) -> None:
         """This node is the master no more: register its consumers at the new one, with what clients hold."""

@@ -139,26 +139,35 @@ class Detour(RemoteQueue):
         """May the queue take what waits here?"""
         return self.switch.detours.is_draining and super().is_open
 
+
+class Waiting:
+    """What waits on this node for a queue of its own: behind a detour, or behind the object that stood for
+    the queue when it had another master, if that has publishes on disk.
+    """
+
+    def __init__(self, remote: RemoteQueue) -> None:
+        self.remote = remote
+
     @property
     def position(self) -> Position:
         """What the confirm of everything that went this way waits for."""
-        return (self.log, self.log.end)
+        return (self.remote.log, self.remote.log.end)
 
     @property
     def has_unsent(self) -> bool:
         """Is something here that the queue has not been given?"""
-        return self._outgoing.has_unsent or bool(self.core.pending)
+        return self.remote.outgoing.has_unsent or bool(self.remote.core.pending)
 
     @property
     def can_send(self) -> bool:
         """Is the next of it in memory?"""
-        return bool(self.core.pending) or self._outgoing.can_send
+        return bool(self.remote.core.pending) or self.remote.outgoing.can_send
 
     def take(self, queue: Queue) -> None:
         """What clients have published to the queue goes behind what is here."""
         if queue.core.pending:
-            self.core.take_local(queue.core)
-            self._outgoing.take()
+            self.remote.core.take_local(queue.core)
+            self.remote.outgoing.take()
 
 
 class Detours:
@@ -166,21 +175,34 @@ class Detours:
 
     def __init__(self, switch: "Switch") -> None:
         self._switch = switch
-        self._made: dict[int, Detour] = {}
+        self._made: dict[int, Waiting] = {}
         self.is_draining = False
         """Are queues being given what waits?"""
 
     def is_aside(self, queue_id: int) -> bool:
         """Do publishes to a queue here have to wait behind others that do?"""
-        detour = self._made.get(queue_id)
-        return detour is not None and detour.has_unsent and not self.is_draining
+        waiting = self._made.get(queue_id) or self._inherited(queue_id)
+        return waiting is not None and waiting.has_unsent and not self.is_draining
+
+    def _inherited(self, queue_id: int) -> Waiting | None:
+        """The queue has come here. What its clients on this node published before is sent to it at once,
+        but for what has to be read from disk: nothing that is published now may overtake that.
+        """
+        found = self._switch.link(self._switch.node.node_name).queues.get(queue_id)
+        if found is None or isinstance(found, Detour) or not isinstance(found.successor, Queue):
+            return None
+        waiting = Waiting(found)
+        if not waiting.has_unsent or waiting.can_send:
+            return None
+        self._made[queue_id] = waiting
+        return waiting
 
     def is_over(self, queue: Queue) -> bool:
         """Is as much kept for a queue as may be? What is on disk counts only when that is full."""
-        detour = self._made.get(queue.record.id)
-        if detour is None or detour.record.log_id != queue.record.log_id:  # that of the trunk of a branch
+        waiting = self._made.get(queue.record.id)
+        if waiting is None or waiting.remote.record.log_id != queue.record.log_id:  # of the trunk of a branch
             return False
-        return detour.has_unsent and detour.link.is_over
+        return waiting.has_unsent and waiting.remote.link.is_over
 
     def divert(self, queue: Queue) -> Position | None:
         """A queue does not take publishes now: keep what clients of this node have sent to it, if this node
@@ -188,32 +210,36 @@ class Detours:
         """
         if not queue.log.is_mirrored or not (self._is_stuck(queue) or self.is_aside(queue.record.id)):
             return None
-        detour = self._find(queue)
-        if detour is None:
+        waiting = self._find(queue)
+        if waiting is None:
             return None
-        detour.take(queue)
-        return detour.position
+        waiting.take(queue)
+        return waiting.position
 
-    def _find(self, queue: Queue) -> Detour | None:
+    def _find(self, queue: Queue) -> Waiting | None:
         own = self._switch.link(self._switch.node.node_name)
-        found = own.queues.get(queue.record.id)
+        queue_id = queue.record.id
+        found, waiting = own.queues.get(queue_id), self._made.get(queue_id)
         if found is None:
-            found = self._made[queue.record.id] = Detour(self._switch, queue)
-        # Another object that is not through yet: it sends at once, and publishes wait in the queue meanwhile.
-        return found if isinstance(found, Detour) else None
+            waiting = self._made[queue_id] = Waiting(Detour(self._switch, queue))
+        elif waiting is None or waiting.remote is not found:
+            # Another object that is not through yet: it sends at once, and publishes wait in the queue.
+            # But not if it has to read first.
+            return self._inherited(queue_id)
+        return waiting
 
     def positions(self, queue: Queue) -> list[Position]:
         """What confirms of a queue wait for besides the queue itself."""
-        detour = self._made.get(queue.record.id)
-        return [] if detour is None else [detour.position]
+        waiting = self._made.get(queue.record.id)
+        return [] if waiting is None else [waiting.position]
 
     @property
     def needs_pass(self) -> bool:
         """Can somebody be given more at once?"""
-        return any(self._may_drain(detour) and detour.can_send for detour in self._made.values())
+        return any(self._may_drain(waiting) and waiting.can_send for waiting in self._made.values())
 
-    def _may_drain(self, detour: Detour) -> bool:
-        queue = detour.successor
+    def _may_drain(self, waiting: Waiting) -> bool:
+        queue = waiting.remote.successor
         return isinstance(queue, Queue) and not self._is_stuck(queue)
 
     def _is_stuck(self, queue: Queue) -> bool:
@@ -224,14 +250,15 @@ class Detours:
     def step(self) -> None:
         """Give queues that may commit again what waits for them; in order, and before what came since."""
         own = self._switch.link(self._switch.node.node_name)
-        for queue_id, detour in list(self._made.items()):
-            queue = detour.successor
-            if own.queues.get(queue_id) is not detour:
+        for queue_id, waiting in list(self._made.items()):
+            remote = waiting.remote
+            queue = remote.successor
+            if own.queues.get(queue_id) is not remote:
                 del self._made[queue_id]  # all of it is done, or another object has it
-            elif isinstance(queue, Queue) and detour.has_unsent and self._may_drain(detour):
-                detour.take(queue)
+            elif isinstance(queue, Queue) and waiting.has_unsent and self._may_drain(waiting):
+                waiting.take(queue)
                 self.is_draining = True
-                detour.turn()
+                remote.turn()
                 own.flush()
                 self._switch.serve_own()
                 queue.turn()
