@@ -93,6 +93,7 @@ MODE_SEEDS = {
     730364: "a home node went on with what a master called dead had given up when the link came back",
     730504: "nobody promoted by force a queue whose last copy in sync had left with its node",
     850030: "what was published after a queue had come to a node overtook what lay on its disk",
+    860133: "a consumer asked for while its master was frozen stayed, though its client was gone",
 }
 """Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""
 

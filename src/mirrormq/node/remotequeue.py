@@ -180,8 +180,7 @@ class RemoteQueue:
         """The record, the view or a node has changed: is there another master?"""
         if self.successor is None and self.switch.is_master(self.record):
             return  # the queue here is about to take over
-        if self._is_retired:
-            # With yet another master comes an object that takes what is owed: two would share a number.
+        if self._is_retired:  # an object that takes what is owed comes with the next master
             return
         since, was_open = self.since, self.is_open
         node = self._look()
@@ -195,7 +194,8 @@ class RemoteQueue:
                 self.link.go_stale()  # the link did not break: go on as after a lapse of the lease
                 self.core.touch()  # publishes have waited
             else:
-                self.forget_known()  # the link came back before: nobody asked for what the master had kept
+                self.forget_known()  # the link came back before, and nobody asked for what was kept
+                self.link.go_stale()  # but for something else, perhaps
                 self.on_link_up()
         elif self.is_open and since != self.since and not self.is_stale:
             self.subscriptions.register_orphans()
