@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
-from mirrormq.kernel.records import PID_OF_LETTERS
+from mirrormq.kernel.records import PID_OF_HOMES, PID_OF_LETTERS
 from mirrormq.log.disk import ReadDone
 from mirrormq.meta import merges
 from mirrormq.meta.records import FORGOTTEN, Learner, Member, Queue, View
@@ -524,11 +524,17 @@ class MirrorChecker:
                 if (log := self._life_of(facts, entry.node, entry.start)) is not None
             }
             # Nor is what came from branches long ago: each forgets it by itself.
-            outdated = _outdated(list(logs.values())) | self._sources - merging
+            outdated = _outdated(list(logs.values())) | self._sources - merging | self._of_the_dead(logs)
             shown = {name: _state(log, outdated) for name, log in logs.items()}
             at = {name: log.folded for name, log in logs.items()}
             if len(set(at.values())) == 1 and len(set(shown.values())) > 1:
                 raise Violation(f"I11: {facts.name}: members differ: {shown}")
+
+    def _of_the_dead(self, logs: dict[str, WatchedCopyLog]) -> set[int]:
+        """Rows of processes that are gone: each member forgets them by itself."""
+        living = {node.node.switch.pid for node in self._world.nodes.values() if node.node is not None}
+        rows = {row for log in logs.values() for row in log.committed.letters}
+        return {row for row in rows if row & PID_OF_HOMES and not row & PID_OF_LETTERS} - living
 
 
 def _outdated(logs: list[WatchedCopyLog]) -> set[int]:
