@@ -535,7 +535,7 @@ assert raft_snapshot_part_bytes <= raft_append_bytes_max
 raft_snapshot_bytes_max = 2 * 1024 * 1024 * 1024
 """Largest snapshot a node accepts from a leader."""
 raft_freed_per_pass = 2_000
-"""Entries freed in one pass after a snapshot: a fifth of a millisecond."""
+"""Entries freed in one pass after a snapshot."""
 raft_trailing_bytes_max = 1024 * 1024
 """Bytes of entries kept in memory behind a snapshot, so that a peer a little behind needs no snapshot."""
 raft_promote_lag_max = 64

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 GC_THRESHOLDS = (1_500, 1, 100_000)
 """Allocations between collections. Messages are not tracked, so what is left is slow-moving state. Of what is
-new no more than some thousand objects are looked at in one go: that is less than a millisecond.
+new no more than some thousand objects are looked at in one go: that is a millisecond or two.
 """
 
 YOUNG_US = 25_000
