@@ -94,6 +94,7 @@ MODE_SEEDS = {
     730504: "nobody promoted by force a queue whose last copy in sync had left with its node",
     850030: "what was published after a queue had come to a node overtook what lay on its disk",
     860133: "a consumer asked for while its master was frozen stayed, though its client was gone",
+    870073: "a master had held publishers; when the queue moved, its word was taken for the next master's",
     860194: "rows of processes that are gone were compared, which each member forgets by itself",
 }
 """Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""

@@ -219,7 +219,7 @@ class RemoteQueue:
         self.link.active.pop(self, None)
         self.link.holding.pop(self, None)
         self.link.owed_bytes -= self.outgoing.size
-        self._session = 0  # another link counts its sessions on its own
+        self._session = self._held_in = 0  # another link counts its sessions on its own
 
     def _join_link(self, link: PeerLink) -> None:
         self.link = link

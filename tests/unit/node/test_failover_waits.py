@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from mirrormq.meta.commands import NodeDead
+from mirrormq.node import requests
 from mirrormq.wire import methods
 from tests.support.scenariokit import Consumer, Site
 from tests.unit.node.test_failover import ack, consumer, mastered, settle, site, wide
@@ -273,3 +274,26 @@ def test_what_was_under_way_during_a_lapse_comes_again_once():
     held.ack_all()
     group.advance(0.3)
     assert (mastered(group, "a").core.unacked, mastered(group, "a").core.ready) == (0, 0)
+
+
+def test_publishers_that_the_old_master_held_go_on_under_the_next_one():
+    group = Site(publish_ahead_bytes=20_000)
+    group.policy(ha_mode="all")
+    group.declare("q", at="a")
+    group.wait_copies(*group.names)
+    slow = consumer(group, "a")
+    # It would take more, but its socket is full for the moment.
+    group["a"].node.client_paused(group.now, slow.client.conn)
+    client = group["c"].client()
+    for _ in range(5):
+        client.publish("q", b"x" * 10_000)
+    group.wait(lambda: client.conn in group["c"].paused, "the publisher is held")
+    (link_to_old, link_to_next) = (group["c"].node.switch.link(peer) for peer in "ab")
+    assert link_to_old.session == link_to_next.session  # so the old word could be taken for the next one's
+    move = requests.MoveMaster(vhost="/", name="q", node="b")
+    group["a"].node.admin(group.now, move, lambda _: None)
+    group.wait(lambda: group.master() == "b", "b is the master")
+    slow.client.close_socket()
+    group.wait(lambda: client.conn not in group["c"].paused, "the publisher goes on")
+    client.publish("q", b"one more")
+    group.wait(lambda: mastered(group).message_count == 6, "all are in the queue")
