@@ -52,6 +52,7 @@ SEEDS = {
     680102: "a delivery that a master had refused was claimed from the next one, beside the one after it",
     720244: "a node called dead while its link came back settled other messages than its clients held",
     740776: "a copy moved records to a segment from before a cut, without those that went before them",
+    910429: "a queue with priorities was filled from a segment and from the file it was being emptied of",
     821407: "a queue that was handed over while the world ended was looked for at its former master",
     821694: "a transient letter, which nobody waits for, was sent again by the next master of its queue",
 }

@@ -139,6 +139,9 @@ def _restore(
         if head[5]:
             batch = memoryview(data)[at : at + head[0]]
             replay.restore({log.queue_id: queue}, batch, len(batch), memory, only_aside)
+            # The journal is being emptied meanwhile. A batch whose last records are dead ends earlier in the
+            # segment than in the file it came from: read on there, the walk meets its first records again.
+            queue.after = max(queue.after, records.last_seq(data, at))
         return True
 
     Scan(log, read, span, visit).start(done)

@@ -146,7 +146,8 @@ class ClusterChecker:
     def is_drained(self) -> bool:
         """Is every queue empty, with nothing outstanding?"""
         return self.are_served() and all(
-            not queue.core.ready and not queue.core.unacked for queue in self.masters()
+            not queue.core.ready and not queue.core.unacked and not queue.is_filling and not queue.inherited
+            for queue in self.masters()
         )
 
     def are_served(self) -> bool:

@@ -87,6 +87,26 @@ def test_a_promoted_queue_with_priorities_delivers_the_highest_first():
     assert sorted(seq for seq, _, _ in node.messages(core)) == sorted(set(expected.live) - aside)
 
 
+@pytest.mark.parametrize("steps", range(30))
+def test_a_queue_with_priorities_has_each_message_once_if_it_is_filled_while_the_journal_is_emptied(steps):
+    node, maker = CopyNode(), Maker(5)
+    for round_ in range(60):
+        first = node.copy.end + 1
+        node.copy.adopt(maker.publishes(first, 1, 3), node.now)
+        node.copy.adopt(maker.removal(first + 3, 1, [first + 2]), node.now)
+        node.copy.fold(node.copy.end, node.now)
+        if round_ == 30:
+            node.run()  # so that there is a segment
+    live = [first + at for first in range(1, node.copy.end, 4) for at in (0, 1)]
+    for _ in range(steps):
+        node.end_pass()
+        if not node.finish_one():
+            node.answer_reads()
+    core = node.promote(new_core(5))
+    assert core.ready == len(live)
+    assert sorted(seq for seq, _, _ in node.messages(core)) == live
+
+
 def test_a_master_writes_on_in_its_own_epoch_and_what_it_wrote_can_be_given_up_after_it_is_deposed():
     node, batches = copied(4, 30)
     end, before = node.copy.end, Expected(batches)
