@@ -61,6 +61,20 @@ def test_a_message_larger_than_a_frame_is_read_whole(node: Broker) -> None:
     assert bodies(b"".join(pieces)) == sent
 
 
+def test_runs_that_take_each_others_place_are_right_until_the_next_one_comes(node: Broker) -> None:
+    sent = [b"%06d" % number + b"x" * 1_000 for number in range(5_000)]
+    sent += [b"y" * (20 * 1024 * 1024), b"last"]  # in parts, which stay until they are put together
+    publish(node, "over", sent)
+    found = bytearray()
+    with BulkClient(target(node)) as client:
+        (facts,) = client.call("queues", queue="over")["queues"]
+        for run in client.read_over(queue="over", id=facts["id"], start=1, end=facts["next"]):
+            found += run
+        again = b"".join(client.read(queue="over", id=facts["id"], start=1, end=facts["next"]))
+    assert bodies(bytes(found)) == sent
+    assert again == found
+
+
 def test_a_stream_that_is_left_early_does_not_disturb_the_next_call(node: Broker) -> None:
     publish(node, "left", [b"z" * 1000] * 5_000)
     with BulkClient(target(node)) as client:

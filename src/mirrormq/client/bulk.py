@@ -24,7 +24,10 @@ from typing import Any, NamedTuple, Self
 from mirrormq.wire import bulk
 from mirrormq.wire.bulk import BulkError, Fields
 
-__all__ = ["BulkClient", "BulkError", "Gone", "Target"]
+__all__ = ["BulkClient", "BulkError", "Gone", "Run", "Target"]
+
+Run = bytes | bytearray | memoryview
+"""Octets as they came, of whole batches where records were asked for."""
 
 RECV_BYTES = 64 * 1024
 AGAIN = frozenset(
@@ -39,7 +42,7 @@ class Received(NamedTuple):
 
     kind: int
     request: int
-    body: bytearray
+    body: Run
 
 
 class Gone(ConnectionError):
@@ -76,6 +79,9 @@ class BulkClient:
         self.host: tuple[str, int] | None = None
         self._socket: socket.socket | None = None
         self._buffer = memoryview(bytearray(RECV_BYTES))
+        self._run = bytearray()
+        """Memory of the last run of records, if it may be used again."""
+        self._reuses = False
         self._first = self._last = 0
         self._request = 0
         self._at = 0
@@ -115,16 +121,24 @@ class BulkClient:
             if frame.request == request and frame.kind == bulk.ERROR:
                 raise error_of(frame.body)
 
-    def read(self, **fields: Any) -> Iterator[bytes | bytearray]:
+    def read(self, **fields: Any) -> Iterator[Run]:
         """Stream records: runs of whole batches. Closing the iterator early ends the connection."""
         return self.stream("read", **fields)
 
-    def stream(self, op: str, /, **fields: Any) -> Iterator[bytes | bytearray]:
+    def read_over(self, **fields: Any) -> Iterator[Run]:
+        """The same; but a run is there only until the next one is asked for, which takes its place."""
+        self._reuses = True
+        try:
+            yield from self.stream("read", **fields)
+        finally:
+            self._reuses = False
+
+    def stream(self, op: str, /, **fields: Any) -> Iterator[Run]:
         """Ask for something that is answered by DATA frames; yields their bytes. Not tried again."""
         self.connect(time.monotonic() + self.retry_s)
         request = self.send_call(op, fields)
         is_over = False
-        parts: list[bytearray] = []
+        parts: list[Run] = []
         try:
             while True:
                 frame = self.receive()
@@ -265,10 +279,16 @@ class BulkClient:
         except bulk.BadFrame as error:
             raise Gone(str(error)) from None
         # Straight into its place: records come by the gigabyte.
-        body = bytearray(size)
+        body = self._place(size) if self._reuses and kind == bulk.DATA else bytearray(size)
         if self._take(memoryview(body)) < size:
             raise Gone("the server closed the connection within a frame")
         return Received(kind, request, body)
+
+    def _place(self, size: int) -> memoryview:
+        """Where a run of records goes. New memory is zeroed first, and comes page by page."""
+        if len(self._run) < size:
+            self._run = bytearray(size)
+        return memoryview(self._run)[:size]
 
     def _take(self, view: memoryview) -> int:
         """Fill `view` with what comes; how much, which is less only if the server has closed."""
@@ -316,7 +336,7 @@ def _check_greeting(start: bytearray) -> None:
         raise BulkError(bulk.REFUSED, "that server speaks another version of the bulk protocol")
 
 
-def error_of(body: bytes | bytearray) -> BulkError:
+def error_of(body: Run) -> BulkError:
     """The error in a frame."""
     fields = bulk.decode(body)
     return BulkError(str(fields.pop("code", "")), str(fields.pop("text", "")), **fields)

@@ -110,7 +110,10 @@ class Segments:
 
     def size_of(self, name: str) -> int | None:
         """Where a segment's valid batches end; None if it is no segment of this queue."""
-        return next((segment.size for segment in self.all if self.name(segment.number) == name), None)
+        if not name.startswith(self.folder):
+            return None
+        number = int(name[len(self.folder) :])
+        return next((segment.size for segment in self.all if segment.number == number), None)
 
     def add(self, copied: Copied, entry: Entry) -> Place:
         """Append a batch behind everything stored so far; return where it lies. `entry`: where it begins."""

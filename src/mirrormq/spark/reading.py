@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from mirrormq.base import limits
-from mirrormq.client.bulk import BulkClient, BulkError, Gone
+from mirrormq.client.bulk import BulkClient, BulkError, Gone, Run
 from mirrormq.spark.arrow import ROWS_MAX, Assembler
 from mirrormq.spark.broker import Broker, SourceFailed, target_of
 from mirrormq.spark.offsets import Member
@@ -142,8 +142,8 @@ class Tap:
         asked: dict[str, Any] = {"end": None, "upto": piece.upto, "live": False}
         return asked if piece.held > piece.start else {**asked, "end": piece.end, "removals": piece.start}
 
-    def stream(self, fields: dict[str, Any], position: Callable[[], int]) -> Iterator[bytes | bytearray]:
-        """Runs of whole batches; `position` says where to go on."""
+    def stream(self, fields: dict[str, Any], position: Callable[[], int]) -> Iterator[Run]:
+        """Runs of whole batches, each until the next one; `position` says where to go on."""
         until = time.monotonic() + PATIENCE_S
         last = fields["end"] if fields["upto"] == fields["end"] or fields["live"] else fields["upto"]
         while True:
@@ -158,7 +158,7 @@ class Tap:
             except (Gone, BulkError) as error:
                 self._on_failure(error, start, is_over=time.monotonic() >= until)
 
-    def _ask(self, fields: dict[str, Any], start: int) -> Iterator[bytes | bytearray]:
+    def _ask(self, fields: dict[str, Any], start: int) -> Iterator[Run]:
         piece = self.piece
         asked = {**fields, "vhost": piece.vhost, "queue": piece.queue, "id": piece.id, "start": start}
         if asked["end"] is None:
@@ -166,9 +166,9 @@ class Tap:
         if piece.node is not None:
             asked["node"] = piece.node
         if self._members:
-            return self._client(self._members[0]).read(**asked)
+            return self._client(self._members[0]).read_over(**asked)
         self._relays = True
-        return self._contact_client().read(**asked, relay=True)
+        return self._contact_client().read_over(**asked, relay=True)
 
     def _client(self, member: Member) -> BulkClient:
         return _connection(self._options.contact, ((member.host, member.port),))

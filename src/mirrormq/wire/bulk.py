@@ -90,7 +90,7 @@ def read_head(data: bytes | bytearray, at: int = 0, most: int = FRAME_BYTES_MAX)
     return kind, request, length - _COUNTED
 
 
-def decode(body: bytes | bytearray) -> Fields:
+def decode(body: bytes | bytearray | memoryview) -> Fields:
     """The map in a frame."""
     try:
         return _decoder.decode(body)
