@@ -9,6 +9,7 @@ Prints what was run; on a broken promise the seed, the reason and the last event
 """
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ ETCD_TROUBLE = (0.0, 0.02, 0.1, 0.3)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run seeds until one fails or all are done; returns the exit code."""
+    gc.set_threshold(50_000, 20, 100)  # a world of a second's work: looking for garbage took a tenth of it
     options = _parser().parse_args(argv)
     runs = {
         "raft": _run_raft,
