@@ -145,12 +145,15 @@ class ClusterChecker:
 
     def is_drained(self) -> bool:
         """Is every queue empty, with nothing outstanding?"""
-        return self.are_served() and all(
-            not queue.core.ready and not queue.core.unacked and not queue.is_filling and not queue.inherited
-            for queue in self.masters()
-        )
+        return self.are_served() and all(map(_is_empty, self.masters()))
 
     def are_served(self) -> bool:
         """Has every queue a master that all know?"""
         state = next(node.node.state for node in self._world.nodes.values() if node.node is not None)
         return len(self.masters()) == len(state.queues)
+
+
+def _is_empty(queue: Queue) -> bool:
+    """Not one that has just got this master, and is being filled."""
+    is_made = not queue.is_filling and not (queue.inherited and queue.inherited.is_waiting)
+    return is_made and not queue.core.ready and not queue.core.unacked

@@ -23,6 +23,7 @@ from mirrormq.node.memberport import ClusterOptions
 from mirrormq.node.node import Node
 from mirrormq.sim.disk import MemoryDisk, ReadFailed, SlowDisk
 from mirrormq.sim.machine import PowerLost, SeededRng
+from mirrormq.sim.model import Violation
 from mirrormq.sim.session import Reader
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 START_WALL = 1_700_000_000_000_000
 PASSES_US = ((0, 20, 300), (100, 1_000, 4_000))
 """How long after an input the pass is over: of a process that has little to do, and of a busy one."""
+DAMAGES = ("queue.damaged", "mirror.damaged")
+"""Events that no world of whole nodes may have: their disks lose what was not flushed, and nothing else."""
+
 NOBODY = (b"", 0, bytes(16))
 Input = Callable[[Node, Now], object]
 
@@ -397,6 +401,8 @@ class SimNode:
                 world.links.send(self.name, peer, lane, payload)
             case fx.Note(level, text, fields):
                 self.notes.append(f"{level} {text} {fields}")
+                if fields.get("event") in DAMAGES:
+                    raise Violation(f"{self.name}: no disk was harmed, and {text}")
             case fx.Read():
                 self._read(effect)
             case _:
