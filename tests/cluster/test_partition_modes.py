@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mirrormq.runtime import offline
 from tests.cluster import kit, sides
 from tests.cluster.kit import until
 from tests.cluster.sides import Voice
@@ -215,6 +216,10 @@ def test_autoheal_both_sides_go_on_and_every_confirmed_message_is_there_once(tmp
         assert (branches["open"], branches["messages"]) == (2, 50)
         assert node.said("cannot commit on this side: a branch of it serves")
         node.kill()
+        rows = {row["name"]: row for row in offline.inspect(str(node.folder), None, None)}
+        assert rows["killed (branch)"]["live"] == 50
+        checked = offline.verify(str(node.folder), None)
+        assert (checked["faults"], checked["orphans"]) == ([], 0)
         cluster.net.heal()
         node.start()
         node.wait_ready()

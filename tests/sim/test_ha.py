@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from itertools import chain
+from typing import Any
 
 import pytest
 
+from mirrormq.kernel import records
+from mirrormq.log import copyfill
 from mirrormq.node import salvage
 from mirrormq.node.branches import Branches
 from mirrormq.node.outgoing import Outgoing
@@ -81,6 +84,20 @@ def test_the_slice_keeps_every_promise_in_every_partition_mode(capsys: pytest.Ca
     said = capsys.readouterr().out
     assert status == 0, said
     sys.stdout.write(said)
+
+
+class ForgetfulRecords:
+    """As the fill of a queue saw them before it knew how far it had come."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda *_: 0) if name == "last_seq" else getattr(records, name)
+
+
+@pytest.mark.timeout(180)
+def test_a_copy_that_is_called_damaged_on_a_whole_disk_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copyfill, "records", ForgetfulRecords())
+    with pytest.raises(Violation, match=r"no disk was harmed, and queue 'ranked' .* is handed over"):
+        HaWorld(910429).run()
 
 
 MODE_SEEDS = {

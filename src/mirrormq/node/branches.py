@@ -160,9 +160,7 @@ class Branches:
 
     def recover(self, disk: Disk) -> list[Branch]:
         """The branches an earlier process has left, to be filled from the journal and then merged."""
-        if FILE not in disk.list(FILE):
-            return []
-        for entry in _read(disk):
+        for entry in listed(disk):
             if entry.vhost not in self._node.vhosts:
                 self._is_changed = True  # it went with its vhost
                 continue
@@ -386,7 +384,10 @@ class Branches:
         branch.end()
 
 
-def _read(disk: Disk) -> list[Entry]:
+def listed(disk: Disk) -> list[Entry]:
+    """The branches that a process has left."""
+    if FILE not in disk.list(FILE):
+        return []
     try:
         return _entries.decode(disk.read(FILE))
     except msgspec.MsgspecError as error:

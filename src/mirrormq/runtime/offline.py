@@ -9,6 +9,7 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +17,12 @@ from mirrormq.base.errors import FolderUnusable
 from mirrormq.cluster.folder import Definitions, read_definitions
 from mirrormq.cluster.raft.recovery import FOLDER
 from mirrormq.log import checkpoint
+from mirrormq.log.disk import LogRefused
 from mirrormq.log.inspect import REFUSALS, Inspection, Queue
 from mirrormq.log.recovery import Fault
 from mirrormq.meta.layout import MetaDamaged, MetaTooNew
 from mirrormq.meta.records import Queue as QueueRecord
+from mirrormq.node.branches import listed
 from mirrormq.runtime.faults import StartError
 from mirrormq.runtime.files import names_below, read_part
 from mirrormq.runtime.folder import OWN_FILES, locked, put_force_boot
@@ -28,6 +31,9 @@ T = TypeVar("T")
 DATA = 65
 NO_INPUT = 66
 UNAVAILABLE = 69
+
+BRANCH = " (branch)"
+"""Behind the name of a queue: what a node that was cut off has taken for it (docs/partitions.md)."""
 
 Row = dict[str, Any]
 Wanted = tuple[str, str] | None
@@ -73,7 +79,7 @@ def inspect(data: str, node: str | None, queue: Wanted) -> list[Row]:
     """What the log of every durable queue says, or of one."""
     with opened(data, node) as disk:
         # All queues must be known, or the files of the others would count as left over.
-        known, wanted = durable_queues(disk, None), durable_queues(disk, queue)
+        known, wanted = logged(disk, None), logged(disk, queue)
         found = _learnt(Inspection(disk, {key: _text(record) for key, record in known.items()}))
         return [_row(record, found[key]) for key, record in wanted.items()]
 
@@ -81,11 +87,11 @@ def inspect(data: str, node: str | None, queue: Wanted) -> list[Row]:
 def records(data: str, node: str | None, queue: Wanted) -> Iterator[Row]:
     """The records of every durable queue, or of one."""
     with opened(data, node) as disk:
-        known = durable_queues(disk, None)
-        wanted = next(iter(durable_queues(disk, queue))) if queue is not None else None
+        known, wanted = logged(disk, None), logged(disk, queue)
         inspection = Inspection(disk, {key: _text(record) for key, record in known.items()})
         _learnt(inspection)
-        for found in inspection.records(wanted):
+        each = [None] if queue is None else list(wanted)
+        for found in chain.from_iterable(map(inspection.records, each)):
             yield {
                 "file": found.file,
                 "offset": found.offset,
@@ -117,8 +123,8 @@ def verify(data: str, node: str | None) -> Row:
         try:
             found = read_definitions(disk)
             facts = found.facts()
-            names = {key: _text(record) for key, record in _durable(found).items()}
-        except (MetaDamaged, MetaTooNew) as refusal:
+            names = {key: _text(record) for key, record in (_durable(found) | _branches(disk)).items()}
+        except (MetaDamaged, MetaTooNew, LogRefused) as refusal:
             faults.append(Fault(str(refusal).partition(" ")[0], None, 0, str(refusal)))
             names = {key: f"queue {key}" for key in _ids_in_checkpoint(disk)}
         report = Inspection(disk, names).verify()
@@ -159,6 +165,26 @@ def opened(data: str, node: str | None) -> Iterator[FolderDisk]:
             yield FolderDisk(path)
     except StartError as error:
         raise FolderUnusable(UNAVAILABLE, str(error)) from None
+
+
+def logged(disk: FolderDisk, queue: Wanted) -> dict[int, QueueRecord]:
+    """The durable queues by the ids of their logs, and their branches, which are queues beside them."""
+    found = durable_queues(disk, queue)
+    try:
+        branches = _branches(disk)
+    except LogRefused as refusal:
+        raise FolderUnusable(DATA, str(refusal)) from None
+    trunks = {(record.vhost, record.name + BRANCH) for record in found.values()}
+    return found | {
+        key: record for key, record in branches.items() if queue is None or record.identity in trunks
+    }
+
+
+def _branches(disk: FolderDisk) -> dict[int, QueueRecord]:
+    return {
+        entry.sources[0]: QueueRecord(entry.vhost, entry.name + BRANCH, entry.id, log_id=entry.sources[0])
+        for entry in listed(disk)
+    }
 
 
 def durable_queues(disk: FolderDisk, queue: Wanted) -> dict[int, QueueRecord]:
