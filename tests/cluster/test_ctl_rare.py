@@ -15,6 +15,7 @@ import pytest
 from mirrormq.client.bulk import BulkClient, Target
 from tests.cluster import kit
 from tests.cluster.kit import AMQP, Cluster, Node, declare, until
+from tests.cluster.mirrorclients import PERSISTENT
 from tests.cluster.test_ctl import Ctl, Result
 
 pytestmark = pytest.mark.slow
@@ -143,6 +144,31 @@ def test_a_node_is_reset_out_of_its_cluster_and_comes_back_as_a_new_one(
             until(lambda name=name: name not in members(cluster[0]), "it is no member any more")
             assert ctl.run("start_app", at=at).code == 0
             cluster.wait_whole()  # its settings name the others, so it joins them anew
+
+
+def test_a_node_with_the_last_copy_of_a_message_is_reset_by_force_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with kit.cluster(tmp_path, 3) as cluster:
+        ctl, node = Ctl(cluster, capsys), cluster[1]
+        node.ctl("set_policy", vhost="/", name="ha", pattern="^mirrored$", definition={"ha-mode": "all"})
+        for queue in ("mirrored", "lone"):
+            node.ctl("declare_queue", vhost="/", name=queue, durable=True)
+            channel = node.channel()
+            for _ in range(3):
+                channel.basic_publish("", queue, b"kept", PERSISTENT)
+            channel.connection.close()
+        until(lambda: len(told(cluster[0])["synchronised_slave_nodes"]) == 2, "it has mirrors")
+        assert ctl.run("stop_app", at=1).code == 0
+        refused(ctl, "reset", 69, "3 messages are only here, of queue 'lone' in vhost '/'", at=1)
+        assert ctl.run("reset --force", at=1).code == 0
+        until(lambda: node.name not in members(cluster[0]), "it is no member any more")
+        until(lambda: told(cluster[0])["messages"] == 3, "another node has it")
+
+
+def told(node: Node) -> dict[str, Any]:
+    rows: dict[str, dict[str, Any]] = {row["name"]: row for row in node.get("queues")}
+    return rows["mirrored"]
 
 
 def members(node: Node) -> list[str]:

@@ -17,11 +17,12 @@ from itertools import count
 from typing import Any
 
 from mirrormq.base.durations import Durations
+from mirrormq.base.errors import FolderUnusable
 from mirrormq.http.ports import RUNNING, STARTING, STOPPED, STOPPING, Stopped
 from mirrormq.node.node import Node
 from mirrormq.node.requests import LeaveCluster, Request
 from mirrormq.node.steps import Answer, Done, Problem, Refusal
-from mirrormq.runtime import adjust, hygiene
+from mirrormq.runtime import adjust, hygiene, offline
 from mirrormq.runtime.app import App
 from mirrormq.runtime.backup import Backups
 from mirrormq.runtime.driver import Driver
@@ -258,10 +259,12 @@ class Control:
             self.asked_to_stop.set_result(str(given.get("reason", "asked by an administrator")))
         return {}
 
-    async def _reset(self, _given: dict[str, Any]) -> dict[str, Any]:
+    async def _reset(self, given: dict[str, Any]) -> dict[str, Any]:
         self._need_stopped()
         async with self._turn:
             self._need_stopped()
+            if not given.get("force"):
+                await self._need_copies()
             try:
                 await self._make().leave_cluster()
             except StartError as error:
@@ -269,6 +272,19 @@ class Control:
                 raise Refusal("cannot_leave", f"{str(error).rstrip('.')}; {cure}") from None
             await self._empty()
         return {}
+
+    async def _need_copies(self) -> None:
+        """Of what is in this folder there must be other copies, if there are nodes to have them."""
+        try:
+            found = await asyncio.to_thread(offline.only_here, self._folder.path, self.name)
+        except FolderUnusable:
+            return  # what cannot be read is not lost by this
+        if found:
+            raise Refusal(
+                "not_empty",
+                f"{sum(found.values())} messages are only here, of {next(iter(found))} for one: start_app and"
+                " drain this node, so that others take them, or give --force to lose them",
+            )
 
     async def _leave_cluster(self, given: dict[str, Any]) -> dict[str, Any]:
         """Leave while the application runs and votes, then stop it and be empty."""

@@ -20,6 +20,7 @@ from mirrormq.log import checkpoint
 from mirrormq.log.disk import LogRefused
 from mirrormq.log.inspect import REFUSALS, Inspection, Queue
 from mirrormq.log.recovery import Fault
+from mirrormq.meta import system
 from mirrormq.meta.layout import MetaDamaged, MetaTooNew
 from mirrormq.meta.records import Queue as QueueRecord
 from mirrormq.node.branches import listed
@@ -32,6 +33,7 @@ DATA = 65
 NO_INPUT = 66
 UNAVAILABLE = 69
 
+ENOUGH_TO_LEAVE = 2
 BRANCH = " (branch)"
 """Behind the name of a queue: what a node that was cut off has taken for it (docs/partitions.md)."""
 
@@ -142,6 +144,34 @@ def verify(data: str, node: str | None) -> Row:
             "orphans": report.orphans,
             "definitions": facts,
         }
+
+
+def only_here(folder: Path, name: str) -> dict[str, int]:
+    """Messages by queue of which no other node of the cluster had a copy in sync when this one stopped.
+
+    For the process that holds the folder's lock itself.
+    """
+    disk = FolderDisk(folder)
+    try:
+        found = read_definitions(disk)
+    except (MetaDamaged, MetaTooNew) as refusal:
+        raise FolderUnusable(DATA, str(refusal)) from None
+    if len(found.configuration.members) < ENOUGH_TO_LEAVE:
+        return {}
+    known = logged(disk, None)
+    learnt = _learnt(Inspection(disk, {key: _text(record) for key, record in known.items()}))
+    lone = {key: record for key, record in known.items() if _is_lone(found, record, name)}
+    return {_text(record): learnt[key].live for key, record in lone.items() if learnt[key].live}
+
+
+def _is_lone(found: Definitions, record: QueueRecord, name: str) -> bool:
+    if record.name.endswith(BRANCH) and record.identity not in found.state.queues:
+        return True
+    view = found.state.views.get(record.identity)
+    if view is None:
+        return record.node == name and system.is_ordinary(record)
+    in_sync = {member.node for member in view.members if not member.is_restarted}
+    return name in {member.node for member in view.members} and in_sync <= {name}
 
 
 def force_boot(data: str, node: str | None) -> None:

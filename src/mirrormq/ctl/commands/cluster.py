@@ -53,13 +53,16 @@ def stop_app(ctx: typer.Context) -> None:
     session.finish()
 
 
-@command(NODES)
-def reset(ctx: typer.Context) -> None:
+@command(NODES, "[--force]")
+def reset(
+    ctx: typer.Context,
+    is_forced: Annotated[bool, typer.Option("--force", help="even if messages are lost with it")] = False,
+) -> None:
     """Leave the cluster and forget all data; the application must be stopped."""
     session = session_of(ctx)
     session.be_patient(PATIENT_SECONDS)
     session.say(f"Resetting node {session.node_name} ...")
-    session.call("reset")
+    session.call("reset", force=is_forced)
     session.finish()
 
 
