@@ -113,6 +113,7 @@ MODE_SEEDS = {
     850030: "what was published after a queue had come to a node overtook what lay on its disk",
     860133: "a consumer asked for while its master was frozen stayed, though its client was gone",
     870073: "a master had held publishers; when the queue moved, its word was taken for the next master's",
+    880249: "a world ended while dead letters were on their way",
     860194: "rows of processes that are gone were compared, which each member forgets by itself",
 }
 """Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""

@@ -154,6 +154,7 @@ class ClusterChecker:
 
 
 def _is_empty(queue: Queue) -> bool:
-    """Not one that has just got this master, and is being filled."""
+    """Not one that has just got this master and is being filled, nor one whose dead letters are under way."""
     is_made = not queue.is_filling and not (queue.inherited and queue.inherited.is_waiting)
-    return is_made and not queue.core.ready and not queue.core.unacked
+    is_done = not queue.core.has_dying and not (queue.letters and queue.letters.backlog)
+    return is_made and is_done and not queue.core.ready and not queue.core.unacked
