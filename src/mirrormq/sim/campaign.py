@@ -4,6 +4,7 @@ Guarantee: what a seed does depends on the seed alone, whatever runs beside it. 
 the others; it is reported with its last events.
 """
 
+import gc
 import multiprocessing
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -60,6 +61,7 @@ class Total:
 
 def run_seed(seed: int, planted: str = "", mode: str = PAUSE_MINORITY) -> Found:
     """Run one seed, with a bug if one is named."""
+    gc.collect()  # the world before: nobody else looks for it for long
     world = HaWorld(seed, make_node=PLANTED.get(planted, WatchedNode), mode=mode)
     problem = ""
     try:
