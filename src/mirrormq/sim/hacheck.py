@@ -74,7 +74,9 @@ class MirrorChecker:
                 if isinstance(record, View) and change.kind == "put":
                     self._on_view(record)
                 elif isinstance(record, Queue) and change.kind == "put":
-                    self._homes[record.name] = (record.id, record.node)
+                    # A node that starts hears what is long past.
+                    if record.id >= self._homes.get(record.name, (0, ""))[0]:
+                        self._homes[record.name] = (record.id, record.node)
                 elif isinstance(record, Queue):
                     self._on_deleted(node, record)
 
