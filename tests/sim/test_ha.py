@@ -55,6 +55,7 @@ SEEDS = {
     680102: "a delivery that a master had refused was claimed from the next one, beside the one after it",
     720244: "a node called dead while its link came back settled other messages than its clients held",
     740776: "a copy moved records to a segment from before a cut, without those that went before them",
+    964428: "what clients held of a queue in memory when it got its first mirror was in no log",
     910429: "a queue with priorities was filled from a segment and from the file it was being emptied of",
     961837: "a node that started and went through old definitions made the world forget where a queue was",
     821407: "a queue that was handed over while the world ended was looked for at its former master",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, precondition_failed, resource_locked
-from mirrormq.broker import inherited
+from mirrormq.broker import firstlog, inherited
 from mirrormq.broker.admission import Admissions
 from mirrormq.broker.arguments import QueueSettings
 from mirrormq.broker.confirm import Position
@@ -294,8 +294,7 @@ class Queue:
     def keep_records(self, log: DurableLog) -> None:
         """A queue that was in memory only writes what it has and what comes into this log, which is empty."""
         self.turn()
-        log.begin_at(self.log.end)
-        self.core.readmit(self.log.end)
+        firstlog.begin(log, self.core, self.host, self.log.end)
         self.core.durable = True
         self._read_back = ReadBack(self.host, self.core, log, self)
         self.take_log(log)
@@ -445,7 +444,7 @@ class Queue:
         """Seqs of this queue's entries that consumers hold."""
         if not self.core.unacked:
             return []
-        return [seq for holder in self.host.holders() for seq in holder.held_seqs(self.core)]
+        return [seq for holder in self.host.holders() for seq, _ in holder.outstanding(self.core)]
 
     def _admit_within_limits(self) -> None:
         """Apply max-length: what consumers take at once does not count, as in RabbitMQ."""

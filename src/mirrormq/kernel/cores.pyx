@@ -177,16 +177,27 @@ cdef class ChannelCore(UnackedRing):
             if queue.remote or (queue.durable and message.msg.flags & MSG_PERSISTENT):
                 self.note_target(queue)
 
-    def held_seqs(self, QueueCore queue not None) -> list:
-        """Seqs of one queue's entries that are outstanding here."""
+    def outstanding(self, QueueCore queue not None) -> list:
+        """(seq, delivery tag) of one queue's entries that are outstanding here."""
         cdef list out = []
         cdef uint64_t tag
         cdef Slot* s
         for tag in range(self.base, self.base + self.slots):
             s = self.find(tag)
             if s != NULL and s.queue == <PyObject*>queue:
-                out.append(s.e.seq)
+                out.append((s.e.seq, tag))
         return out
+
+    def lend(self, uint64_t tag, QueueCore into not None) -> None:
+        """Put an outstanding entry, which stays so, behind what waits in a queue."""
+        cdef Entry e = self.find(tag).e
+        e.seq = 0
+        e.msg.refs += 1
+        list_push(&into.waiting, &e)
+
+    def renumber(self, uint64_t tag, uint64_t seq) -> None:
+        """An outstanding entry has another place in its log."""
+        self.find(tag).e.seq = seq
 
     def take_barrier(self) -> tuple:
         """(highest publish number, queues that got something since the last call, maybe repeated)."""

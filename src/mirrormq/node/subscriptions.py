@@ -361,7 +361,7 @@ class Subscriptions:
         self._adopt(list(self.inlets.values()), predecessor)
         if predecessor.core.unacked:  # held by those who have no consumer
             core = predecessor.core
-            holders = [one for one in queue.host.channels.values() if one.core.held_seqs(core)]
+            holders = [one for one in queue.host.channels.values() if one.core.outstanding(core)]
             self._adopt([self.inlet(channel) for channel in holders], predecessor)
         self._take_ends(predecessor)
 

@@ -103,7 +103,7 @@ def test_inherited_deliveries_count_against_the_limits_of_their_consumer():
     assert (consumer.unacked, channel.held, core.unacked) == (1, 1, 2)
     assert consumer.may_take()
     assert core.take_settled() == [(2, 2, REASON_ACK)]
-    assert channel.held_seqs(core) == [4, 5]
+    assert [seq for seq, _ in channel.outstanding(core)] == [4, 5]
 
 
 @pytest.mark.parametrize("how", [REQUEUE, UNSEEN])

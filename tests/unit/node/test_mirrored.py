@@ -483,8 +483,42 @@ def test_a_queue_in_memory_is_mirrored_with_what_it_holds():
     other = group["b"].client()
     other.consume("q", no_ack=True)
     group.advance(1)
-    # The one that was held while the queue was in memory only has lost its place.
-    assert other.deliveries() == [b"%d" % at for at in range(2, 40)] + [b"1"]
+    assert other.deliveries() == [b"%d" % at for at in range(1, 40)]
+
+
+@pytest.mark.parametrize("at", ["a", "c"])
+def test_what_consumers_held_when_a_queue_in_memory_got_its_first_mirror_outlives_its_master(at: str):
+    group = formed()
+    ready(group, "a", 6, durable=False)
+    holders = [group[at].client() for _ in range(2)]
+    for holder in holders:
+        holder.ask(methods.BasicQos(prefetch_count=2), methods.BasicQosOk)
+        holder.consume("q")
+        group.advance(0.2)
+    assert [holder.deliveries() for holder in holders] == [[b"0", b"1"], [b"2", b"3"]]
+    mirror(group["a"])
+    group.advance(4)
+    assert in_sync(group) == set(ALL)
+    holders[1].send(methods.BasicAck(1))  # that of 2
+    group.advance(0.3)
+    assert holders[1].deliveries() == [b"4"]
+    group.kill("a")
+    group.advance(3)
+    for holder in holders:
+        if at != "a":
+            holder.close_socket()
+    other = group["b"].client()
+    other.consume("q", no_ack=True)
+    group.advance(1)
+    found = [(it.redelivered, body) for it, (_, body) in pairs(other)]
+    assert found[:4] == [(True, b"0"), (True, b"1"), (True, b"3"), (True, b"4")]
+    assert [body for _, body in found[4:]] == [b"5"]
+
+
+def pairs(client: Client) -> list[tuple[methods.BasicDeliver, tuple[object, bytes]]]:
+    """What was delivered, each with its content."""
+    found = [it for _, it in client.inbox]
+    return [(it, found[at + 1]) for at, it in enumerate(found) if isinstance(it, methods.BasicDeliver)]
 
 
 def test_what_a_restart_dropped_before_the_queue_had_mirrors_is_no_message_of_theirs():
