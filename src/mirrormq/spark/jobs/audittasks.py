@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from mirrormq.base import limits
-from mirrormq.client.bulk import BulkClient, BulkError, Gone
+from mirrormq.client.bulk import BulkClient, BulkError, Gone, Run
 from mirrormq.kernel.crc32c import crc32c
 from mirrormq.kernel.gather import Digest
 from mirrormq.kernel.ranges import RangeSet
@@ -194,7 +194,7 @@ class Tap:
         known = {"vhost": extent.vhost, "queue": extent.queue, "id": extent.id, "node": extent.member}
         return {**known, **more}
 
-    def read(self, client: BulkClient, start: int, end: int, **more: Any) -> Iterator[bytes | bytearray]:
+    def read(self, client: BulkClient, start: int, end: int, **more: Any) -> Iterator[Run]:
         """Batches with the records of a range; gaps are what an audit looks for, unless it is told so."""
         asked = self.fields(start=start, end=end, relay=True, gaps=True)
         return client.read(**{**asked, **more})
@@ -315,7 +315,7 @@ def _removed(tap: Tap, client: BulkClient, span: tuple[int, int]) -> Removals:
     return found
 
 
-def publishes(data: bytes | bytearray) -> Iterator[tuple[int, int, int, memoryview]]:
+def publishes(data: Run) -> Iterator[tuple[int, int, int, memoryview]]:
     """(seq, epoch, flags, payload) of the messages in a run of whole batches (docs/format/batch.md)."""
     view = memoryview(data)
     at = 0
