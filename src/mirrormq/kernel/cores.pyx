@@ -191,6 +191,8 @@ cdef class ChannelCore(UnackedRing):
     def lend(self, uint64_t tag, QueueCore into not None) -> None:
         """Put an outstanding entry, which stays so, behind what waits in a queue."""
         cdef Entry e = self.find(tag).e
+        if e.msg == NULL:
+            raise ValueError("its message lies in a log")
         e.seq = 0
         e.msg.refs += 1
         list_push(&into.waiting, &e)

@@ -277,8 +277,9 @@ class Control:
         """Of what is in this folder there must be other copies, if there are nodes to have them."""
         try:
             found = await asyncio.to_thread(offline.only_here, self._folder.path, self.name)
-        except FolderUnusable:
-            return  # what cannot be read is not lost by this
+        except FolderUnusable as error:
+            text = f"nobody can tell what would be lost ({error}); give --force to lose it"
+            raise Refusal("not_empty", text) from None
         if found:
             raise Refusal(
                 "not_empty",
