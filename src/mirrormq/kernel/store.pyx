@@ -519,8 +519,8 @@ cdef class QueueStore:
 
     def readmit(self, uint64_t upto) -> int:
         """All that is ready waits to be admitted again, as it is: the queue gets a log that knows nothing up
-        to this seq. What consumers hold is published again if it comes back. Returns how many there are.
-        """
+        to this seq. What consumers hold is published again if it comes back, unless it got a new seq.
+        Returns how many there are."""
         cdef EntryList again = EntryList(NULL, NULL, 0)
         cdef Level* at = NULL
         cdef Entry e
