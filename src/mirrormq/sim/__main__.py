@@ -33,6 +33,8 @@ from mirrormq.sim.raftworld import RaftStats, RaftWorld
 from mirrormq.sim.sinkworld import SinkStats, SinkWorld
 
 TRACE_LINES = 25
+PROGRESS_SEEDS = 500
+"""A long run says after so many seeds what it has found."""
 ETCD_TROUBLE = (0.0, 0.02, 0.1, 0.3)
 """How many of etcd's answers get lost, by seed."""
 
@@ -147,6 +149,8 @@ def _run_ha(options: argparse.Namespace) -> int:
                 break
         elif options.digests:
             _say(f"seed {found.seed}: {found.digest} {found.stats['events']} events")
+        if total.seeds % PROGRESS_SEEDS == 0:
+            _say(f"so far: {total.text()}")
     _say(total.text())
     return 1 if failed else 0
 
@@ -246,6 +250,7 @@ def _summary(seeds: int, total: Stats) -> None:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
+    sys.stdout.flush()  # a long run is watched, and what it found stays if it is ended
 
 
 if __name__ == "__main__":
