@@ -109,8 +109,8 @@ publish_ahead_bytes = 4 * 1024 * 1024
 """Ready bytes of a queue with a willing consumer above which its publishers are parked (the default)."""
 output_stall_us = 1_000_000
 """A consumer whose socket has taken nothing for this long no longer holds publishers back."""
-entries_freed_per_pass = 8192
-"""Entries of purged and deleted queues freed in one pass: about a millisecond."""
+entries_freed_per_pass = 4096
+"""Entries of purged, deleted and spilled queues freed in one pass: less than half a millisecond."""
 sweep_entries = 16_384
 """Entries looked at in one turn for what expired behind a living head: a fraction of a millisecond."""
 sweep_pause_us = 1_000_000
@@ -244,7 +244,7 @@ segment_rewrite_bytes_max = 64 * 1024 * 1024
 assert segment_rewrite_bytes_max >= segment_bytes_max, "every segment must be rewritable"
 rewrite_look_publishes = 1_000_000
 """Messages of segments looked at in one search for mostly dead ones: about a millisecond at most."""
-survey_logs = 60
+survey_logs = 30
 """Logs looked at in one pass for cursors that hold too long and for what is dead: half a millisecond."""
 checkpoint_logs = 100
 """Logs whose part of a checkpoint is made in one pass: less than a millisecond if they are short."""
@@ -706,6 +706,8 @@ mirror_reads_max = 4
 """Reads under way for streams to one peer: what synchronising holds in memory, however many queues do so."""
 mirror_slice_queues = 25
 """Queues looked at in one pass when something concerns many: one to two milliseconds."""
+mirror_looks_max = 12
+"""The same for what policies want of them, which nobody waits for: less than a millisecond."""
 mirror_early_max = 20_000
 """Queues about whose next epoch peers may have spoken before this node heard of it."""
 mirror_proposals_max = 64

@@ -57,7 +57,7 @@ cdef int list_push(EntryList* l, const Entry* e) except -1
 cdef Entry* list_front(EntryList* l) noexcept
 cdef void list_pop(EntryList* l) noexcept
 cdef void list_join(EntryList* to, EntryList* other) noexcept
-cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
+cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes, EntryList* gone,
                          uint64_t* freed_bytes) except? 0xffffffffffffffff
 cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept
 cdef int list_add_run(EntryList* l, uint64_t first, uint64_t last, uint64_t count) except -1

@@ -6,7 +6,7 @@
   many live records lie between two seqs in the log, and a queue of any length costs O(head window).
 - `EntryHeap`: entries that came back (requeue), smallest seq on top. Blocks, not one array: growing
   moves no entry.
-- `Graveyard`: what purge and delete threw away; freed in slices so that no pass stalls.
+- `Graveyard`: what purge, delete and spill threw away; freed in slices so that no pass stalls.
 
 A list whose back is a run grows only by counting: entries behind a run are never kept in memory,
 otherwise order would depend on when they were loaded.
@@ -14,6 +14,7 @@ otherwise order would depend on when they were loaded.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
 
 from mirrormq.kernel.message cimport msg_release
 
@@ -154,21 +155,21 @@ cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept:
     free(c)
 
 
-cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
+cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes, EntryList* gone,
                          uint64_t* freed_bytes) except? 0xffffffffffffffff:
     """Turn what follows the first `keep` entries or `keep_bytes` bytes into one run.
 
-    However large the first one is, it fits. Returns how many entries left memory.
+    However large the first one is, it fits. The entries themselves are appended to `gone`, since to free
+    tens of thousands takes milliseconds. Returns how many they are.
     """
     cdef Chunk* c = l.front
     cdef Chunk* prev = NULL
     cdef Chunk* run
-    cdef Chunk* gone
+    cdef Chunk* following
     cdef uint64_t seen = 0
     cdef uint64_t cost
     cdef uint64_t freed = 0
     cdef uint32_t i = 0
-    cdef uint32_t kept
     while c != NULL and c.cap:
         i = c.head
         while i < c.tail:
@@ -186,27 +187,34 @@ cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes,
         return 0
     run = chunk_new(0)
     run.first = chunk_items(c)[i].seq
-    kept = i - c.head
+    if i > c.head:
+        try:
+            following = chunk_new(c.tail - i)
+        except MemoryError:
+            free(run)
+            raise
+        memcpy(chunk_items(following), &chunk_items(c)[i], (c.tail - i) * sizeof(Entry))
+        following.tail = c.tail - i
+        following.next = c.next
+        c.tail = i
+        prev = c
+        c = following
     while c != NULL:
+        following = c.next
+        c.next = NULL
         if c.cap:
             run.last = chunk_items(c)[c.tail - 1].seq
-            run.count += c.tail - c.head - kept
-            freed += c.tail - c.head - kept
-            for i in range(c.head + kept, c.tail):
+            run.count += c.tail - c.head
+            freed += c.tail - c.head
+            for i in range(c.head, c.tail):
                 freed_bytes[0] += entry_cost(&chunk_items(c)[i])
-                msg_release(chunk_items(c)[i].msg)
+            list_link(gone, c)
         else:
             run.last = c.last
             run.count += c.count
-        if kept:
-            c.tail = c.head + kept
-            prev = c
-            c = c.next
-            kept = 0
-            continue
-        gone = c
-        c = c.next
-        free(gone)
+            free(c)
+        c = following
+    gone.count += freed
     if prev == NULL:
         l.front = run
     else:

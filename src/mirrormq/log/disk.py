@@ -61,7 +61,7 @@ class DiskOutbox(Protocol):
         """Make everything appended to `file` so far durable, then report `token`."""
         ...
 
-    def replace(self, file: str, data: bytes, token: int) -> None:
+    def replace(self, file: str, data: bytes | bytearray, token: int) -> None:
         """Make `data` the whole content of `file`, atomically and durably, then report `token`."""
         ...
 

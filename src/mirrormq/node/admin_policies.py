@@ -1,5 +1,6 @@
 """Requests about policies, runtime parameters and whole definition files."""
 
+from collections import deque
 from itertools import islice
 from typing import Protocol
 
@@ -131,7 +132,7 @@ def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps
     its name.
 
     Commands go in slices, each of which waits for the disk, so that a file of 10,000 queues does not hold
-    the loop.
+    the loop. What was read of the request is taken out of it: it is let go in slices as well.
     """
     if request.vhost is not None and request.vhost not in host.state.vhosts:
         raise Refusal("bad_request", "vhost_not_found")
@@ -141,18 +142,23 @@ def import_definitions(host: Host, request: requests.ImportDefinitions) -> Steps
             for name, password in plain_passwords(request.definitions).items():
                 hashes[name] = ("", "") if not password else (yield Hash(password))
         found = read(request.definitions, request.vhost, hashes=hashes, node=host.node_name, check=_complaint)
-        wanted: list[commands.Command] = []
+        wanted: deque[commands.Command] = deque()
         while some := list(islice(found, limits.import_read_max)):
             wanted += some
             yield Await(host.following.breath())
     except DefinitionError as error:
         raise Refusal("bad_request", str(error)) from error
-    last = len(wanted) - 1
-    for at, command in enumerate(wanted):
-        is_slice_end = at == last or at % limits.import_slice_max == limits.import_slice_max - 1
+    for part in request.definitions.values():
+        while isinstance(part, list) and part:
+            del part[-limits.import_read_max :]
+            yield Await(host.following.breath())
+    count = len(wanted)
+    while wanted:
+        command = wanted.popleft()
+        is_slice_end = len(wanted) % limits.import_slice_max == 0
         outcome = yield Propose(_placed(host, command), wait=is_slice_end)
         expect(outcome)
-    return {"commands": len(wanted)}
+    return {"commands": count}
 
 
 def remove_definitions(host: Host, request: requests.RemoveDefinitions) -> Steps:

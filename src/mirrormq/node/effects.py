@@ -53,7 +53,7 @@ class Replace(NamedTuple):
     """Replace a file as a whole, durably, then report `disk_done(token)`."""
 
     file: str
-    data: bytes
+    data: bytes | bytearray
     token: int
 
 
@@ -202,7 +202,7 @@ class Effects:
         """Make a file durable."""
         self._items.append(Flush(file, token))
 
-    def replace(self, file: str, data: bytes, token: int) -> None:
+    def replace(self, file: str, data: bytes | bytearray, token: int) -> None:
         """Replace a file durably."""
         self._items.append(Replace(file, data, token))
 

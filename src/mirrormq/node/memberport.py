@@ -53,7 +53,7 @@ class Started(NamedTuple):
 class MembershipEffects(Protocol):
     """What may be asked to be done."""
 
-    def replace(self, file: str, data: bytes, token: int) -> None:
+    def replace(self, file: str, data: bytes | bytearray, token: int) -> None:
         """Replace a file durably."""
         ...
 

@@ -207,12 +207,13 @@ class MirrorPolicy:
 
     def step(self) -> None:
         """Look at some of them."""
-        one_by_one = min(len(self._due), limits.mirror_slice_queues)
+        most = min(limits.mirror_slice_queues, limits.mirror_looks_max)
+        one_by_one = min(len(self._due), most)
         for _ in range(one_by_one):
             identity = next(iter(self._due))
             del self._due[identity]
             self._look(identity)
-        for record in self._all.take(limits.mirror_slice_queues - one_by_one):
+        for record in self._all.take(most - one_by_one):
             if not record.exclusive:
                 self._look(record.identity)
 

@@ -440,7 +440,7 @@ def read_part(path: Path, offset: int, length: int) -> bytes:
         os.close(descriptor)
 
 
-def _replace(path: Path, data: bytes, reserve: Reserve) -> None:
+def _replace(path: Path, data: bytes | bytearray, reserve: Reserve) -> None:
     if not path.parent.is_dir():
         reserve.wait(lambda: path.parent.mkdir(parents=True, exist_ok=True))
         _flush_folder(path.parent.parent)

@@ -100,9 +100,9 @@ class MemoryDisk:
         self._issue(file, _Op("flush", token=token))
         self._owe(file, token)
 
-    def replace(self, file: str, data: bytes, token: int) -> None:
+    def replace(self, file: str, data: bytes | bytearray, token: int) -> None:
         """Owe a report that the file has this content."""
-        self._issue(file, _Op("replace", data, token))
+        self._issue(file, _Op("replace", bytes(data), token))
         self._owe(file, token)
 
     def remove(self, file: str) -> None:

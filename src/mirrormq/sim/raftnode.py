@@ -31,7 +31,7 @@ class _Outbox:
     def flush(self, file: str, token: int) -> None:
         self._disk.flush(file, token)
 
-    def replace(self, file: str, data: bytes, token: int) -> None:
+    def replace(self, file: str, data: bytes | bytearray, token: int) -> None:
         self._disk.replace(file, data, token)
 
     def remove(self, file: str) -> None:

@@ -177,22 +177,40 @@ def test_a_returned_entry_behind_a_run_waits_until_the_run_is_read_back():
 
 def test_a_graveyard_frees_entries_runs_and_returned_ones_alike():
     kit = Kit()
+    spilled = 0
     for _ in range(3):
         queue = kit.fill([b"%d" % i for i in range(700)])
         for _ in range(300):
             queue.get(kit.channel, False, 0, 0)
         kit.channel.nack(0, True, True)
         kit.out.take()
-        spilled = queue.spill(50)
-        assert spilled > 0
+        some = queue.spill(50)
+        assert some > 0
+        spilled += some
         assert queue.purge() == 700
         assert queue.ready_bytes == 0
     left = kit.grave.free(0)
-    assert left == 2100
+    assert left == 2100 + spilled
     while left:
         less = kit.grave.free(97)
         assert less < left
         left = less
+
+
+def test_what_a_queue_spills_is_no_longer_counted_at_once_and_freed_little_by_little():
+    kit = Kit()
+    queue = kit.fill([b"%d" % i for i in range(1000)])
+    before = queue.resident
+    assert queue.spill(300) == 700
+    assert queue.resident < before / 2
+    assert kit.grave.free(0) == 700
+    assert kit.grave.free(450) == 250
+    assert kit.grave.free(450) == 0
+    assert queue.ready == 1000
+    for number in range(300):
+        assert queue.get(kit.channel, True, 0, 0), number
+    assert [body for _, _, body in kit.delivered()] == [b"%d" % i for i in range(300)]
+    assert queue.wanted() == (0, 301, 1000, 700)
 
 
 def test_a_gone_queue_takes_nothing_back():

@@ -29,7 +29,7 @@ class _Job:
         self.index = index
         self.term = term
         self.chunks = chunks
-        self.made: list[bytes] = []
+        self.made = bytearray()
         self.crc = 0
         self.token = 0
 
@@ -135,11 +135,11 @@ class Compaction:
             return
         chunk = next(job.chunks, None)
         if chunk is not None:
-            job.made.append(chunk)
+            # Not joined in the end: some megabytes of a large cluster would be copied in one pass.
+            job.made += chunk
             job.crc = crc32c(chunk, job.crc)
             return
-        data = b"".join(job.made)
-        job.made.clear()
+        data, job.made = job.made, bytearray()
         job.token = self.raft.storage.write_snapshot(data, job.index, job.term, job.crc)
         self.raft.role.on_snapshot_replaced()
 

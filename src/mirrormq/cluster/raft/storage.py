@@ -180,7 +180,7 @@ class Storage:
 
     # --- snapshot ---
 
-    def write_snapshot(self, data: bytes, index: int, term: int, crc: int | None = None) -> int:
+    def write_snapshot(self, data: bytes | bytearray, index: int, term: int, crc: int | None = None) -> int:
         """Replace the snapshot, whose checksum may be known; returns the token that will be reported."""
         crc = crc32c(data) if crc is None else crc
         self.mark = SnapshotMark(index, term, len(data), crc, FORMAT)
