@@ -229,7 +229,10 @@ class ClearGlobalParameter(Request, frozen=True, kw_only=True, tag="clear_global
 
 
 class ImportDefinitions(Request, frozen=True, kw_only=True, tag="import_definitions"):
-    """Bring a definition file into force; with `vhost`, one of that vhost's objects."""
+    """Bring a definition file into force; with `vhost`, one of that vhost's objects.
+
+    The lists in `definitions` are empty afterwards.
+    """
 
     definitions: dict[str, Any]
     vhost: str | None = None

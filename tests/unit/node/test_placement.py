@@ -1,5 +1,6 @@
 """Where new queues get their masters: the strategies themselves, who decides, and all the ways to declare."""
 
+import copy
 from collections import Counter
 from typing import Any
 
@@ -248,8 +249,9 @@ def test_imported_queues_are_placed_by_the_policies_of_their_file_and_stay_where
         "definition": {"queue-master-locator": "min-masters"},
     }
     definitions = {"queues": queues, "policies": [policy]}
+    again = copy.deepcopy(definitions)
     ask(cluster, "a", requests.ImportDefinitions(definitions=definitions))
     assert masters(cluster) == {"a": 3, "b": 3, "c": 3}
     assert master(cluster, "q0") == "b"
-    ask(cluster, "c", requests.ImportDefinitions(definitions=definitions))
+    ask(cluster, "c", requests.ImportDefinitions(definitions=again))
     assert masters(cluster) == {"a": 3, "b": 3, "c": 3}
