@@ -305,34 +305,37 @@ class Tables:
         if isinstance(record, Policy):
             self._ranked.pop((record.vhost, record.operator), None)
         for name, key_of in _INDEXES[type(record)]:
-            self._indexes[name].setdefault(key_of(record), {})[identity] = record
+            self._enter(name, key_of(record), identity, record)
 
     def _reindex(self, before: Record, record: Record, identity: object) -> None:
         """Put a record in the place of another. Where the key is the same, its place in the order is, too."""
         if isinstance(record, Policy):
             self._ranked.pop((record.vhost, record.operator), None)
         for name, key_of in _INDEXES[type(record)]:
-            index = self._indexes[name]
             old, new = key_of(before), key_of(record)
             if old != new:
-                found = index[old]
-                del found[identity]
-                if not found:
-                    del index[old]
-                if new not in index:
-                    index[new] = {}
-            index[new][identity] = record
+                self._strike(name, old, identity)
+            self._enter(name, new, identity, record)
 
     def _unindex(self, record: Record, identity: object) -> None:
         if isinstance(record, Policy):
             self._ranked.pop((record.vhost, record.operator), None)
         for name, key_of in _INDEXES[type(record)]:
-            index = self._indexes[name]
-            key = key_of(record)
-            members = index[key]
-            del members[identity]
-            if not members:
-                del index[key]
+            self._strike(name, key_of(record), identity)
+
+    def _enter(self, name: str, key: object, identity: object, record: Record) -> None:
+        # Nobody asks for what has no key, and there is much of it: almost no queue has an owner.
+        if key is not None:
+            self._indexes[name].setdefault(key, {})[identity] = record
+
+    def _strike(self, name: str, key: object, identity: object) -> None:
+        if key is None:
+            return
+        index = self._indexes[name]
+        members = index[key]
+        del members[identity]
+        if not members:
+            del index[key]
 
 
 def _objects_of(record: Record) -> tuple[tuple[str, str, str], ...]:
