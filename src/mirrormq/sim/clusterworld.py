@@ -148,6 +148,9 @@ class ClusterWorld(Timeline):
         """A process ends itself."""
         node = self.nodes[name]
         node.stopped = reason
+        if node.is_leaving:
+            # It may not have told anybody that its wish came true; what only it has by now goes with it.
+            self.lose_queues(name)
         self.links.process_ends(name)
         node.end(node.disk.restart())
         self.checker.stopped(node)
