@@ -326,6 +326,8 @@ class HaWorld(ClusterWorld):
         for queue in SPECS:
             self.set_policy(queue, self.faults.policy(queue))
         self.run_for(SECOND)
+        # Where leaders died while the cluster was formed, a lease may have run out since.
+        self.run_until(self.is_as_desired, 60 * SECOND, "nodes are paused before anything has happened")
         super().prepare()
 
     def is_as_desired(self) -> bool:
