@@ -125,7 +125,7 @@ turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
 # --- administration ---
-delete_slice_queues = 6
+delete_slice_queues = 5
 """Queues of a vhost to be deleted that go at once."""
 import_read_max = 50
 """Commands of a definition file read and checked in one pass, before the first of them is applied."""
