@@ -330,9 +330,10 @@ async def test_queues_can_be_paged_sorted_filtered_and_cut_to_columns(api: Api, 
 
 
 async def test_a_list_too_long_to_hold_arrives_whole(api: Api, kit: AdminKit) -> None:
-    queues = [{"name": f"q{n:04}", "vhost": "/", "durable": True, "arguments": {}} for n in range(1_500)]
+    names = [f"q{n:04}" for n in range(1_500)]
+    queues = [{"name": name, "vhost": "/", "durable": True, "arguments": {}} for name in names]
     kit.ask(ask.ImportDefinitions(definitions={"queues": queues}))
-    assert [row["name"] for row in await api.get("queues")] == [queue["name"] for queue in queues]
+    assert [row["name"] for row in await api.get("queues")] == names
     assert await api.get("consumers") == []
 
 

@@ -126,7 +126,7 @@ class About:
                 "listeners": [_listener(entry) for rows in listeners.values() for entry in rows],
                 "contexts": [],
             }
-            await answers.next_turn()  # with samples it is long, and the last slice of the totals was just now
+            await answers.next_turn()  # with samples it is long, and the totals have just had a slice
         return answers.response(row)
 
     @described(answer=list[shapes.Node], needs="monitoring")
