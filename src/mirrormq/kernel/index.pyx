@@ -155,6 +155,20 @@ cdef void list_cut(EntryList* l, Chunk* prev, Chunk* c, uint32_t kept) noexcept:
     free(c)
 
 
+cdef Chunk* list_split(EntryList* l, Chunk* c, uint32_t at) except NULL:
+    """Move the entries of a chunk from `at` on to one of their own behind it."""
+    cdef uint32_t count = c.tail - at
+    cdef Chunk* rest = chunk_new(count)
+    memcpy(chunk_items(rest), &chunk_items(c)[at], count * sizeof(Entry))
+    rest.tail = count
+    rest.next = c.next
+    c.next = rest
+    c.tail = at
+    if l.back == c:
+        l.back = rest
+    return rest
+
+
 cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes, EntryList* gone,
                          uint64_t* freed_bytes) except? 0xffffffffffffffff:
     """Turn what follows the first `keep` entries or `keep_bytes` bytes into one run.
@@ -185,20 +199,11 @@ cdef uint64_t list_spill(EntryList* l, uint64_t keep, uint64_t keep_bytes, Entry
         c = c.next
     if c == NULL or c.cap == 0:
         return 0
-    run = chunk_new(0)
-    run.first = chunk_items(c)[i].seq
     if i > c.head:
-        try:
-            following = chunk_new(c.tail - i)
-        except MemoryError:
-            free(run)
-            raise
-        memcpy(chunk_items(following), &chunk_items(c)[i], (c.tail - i) * sizeof(Entry))
-        following.tail = c.tail - i
-        following.next = c.next
-        c.tail = i
         prev = c
-        c = following
+        c = list_split(l, c, i)
+    run = chunk_new(0)
+    run.first = chunk_items(c)[c.head].seq
     while c != NULL:
         following = c.next
         c.next = NULL

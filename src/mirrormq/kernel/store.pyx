@@ -556,14 +556,10 @@ cdef class QueueStore:
         cdef uint64_t freed = 0
         cdef uint64_t freed_bytes = 0
         cdef uint32_t i
-        cdef EntryList gone = EntryList(NULL, NULL, 0)
-        try:
-            for i in range(self.top + 1):
-                freed += list_spill(&self.levels[i].ready, keep, keep_bytes, &gone, &freed_bytes)
-                list_absorb(&self.levels[i].ready, &self.levels[i].returned, self.levels[i].returned_last)
-        finally:
-            self.grave.bury(&gone)
-            self.let_go(freed_bytes)
+        for i in range(self.top + 1):
+            freed += list_spill(&self.levels[i].ready, keep, keep_bytes, &self.grave.dead, &freed_bytes)
+            list_absorb(&self.levels[i].ready, &self.levels[i].returned, self.levels[i].returned_last)
+        self.let_go(freed_bytes)
         return freed
 
     def restore_run(self, uint64_t first, uint64_t last, uint64_t count, uint64_t body_bytes) -> None:
