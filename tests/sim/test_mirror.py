@@ -57,3 +57,7 @@ def test_the_same_seed_gives_the_same_run_whatever_the_hash_seed() -> None:
     ]
     assert runs[0].stdout == runs[1].stdout
     assert b"seed 3: " in runs[0].stdout
+
+
+def test_seed_60_orphaned_records_of_a_file_that_is_kept_are_not_taken_for_the_log() -> None:
+    MirrorWorld(60).run()

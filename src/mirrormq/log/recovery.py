@@ -158,8 +158,8 @@ class Recovery:
             # Nothing is durable or deliverable yet: see Journal.start.
             log.redelivered_upto = log.horizon
             self._freeze(owner, files[-1].serial if files else 0)
-        files = [file for file in files if file.serial not in self.kept]
         self.ends = {file.name: file.end for file in files}
+        files = [file for file in files if file.serial not in self.kept]
         last = files[-1] if files else None
         end = 0
         if last is not None:

@@ -457,9 +457,10 @@ class Recycler:
         if self._next_first > self.first_serial:
             self._journal.serials.pop(0)
             self.recycled_files += 1
-            self._journal.ends.pop(self._file, None)
         for name in gone:
             self._outbox.remove(name)
+            # Not of a file that stays for some log: behind its end may lie what a power failure has orphaned.
+            self._journal.ends.pop(name, None)
         self._touched.difference_update(gone)
         self._moved = {}
         self._passed = {}

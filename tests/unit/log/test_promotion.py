@@ -9,6 +9,8 @@ from mirrormq.kernel.message import Message
 from mirrormq.log import checkpoint, journal
 from mirrormq.log.copybase import Base, Copying, Source
 from mirrormq.log.copylog import CopyLog, NotFollowing
+from mirrormq.log.copyread import Scan
+from mirrormq.log.scan import Head
 from tests.support.copykit import HOME, QUEUE, CopyNode, Expected, Maker, collect, new_core, state_of
 from tests.support.kernelkit import NO_PROPERTIES, PERSISTENT
 
@@ -513,3 +515,48 @@ def test_a_copy_does_not_go_on_with_a_base_that_wants_records_it_has_passed():
     copying.load_base(msgspec.msgpack.encode(msgspec.structs.replace(base, low=low)))
     with pytest.raises(NotFollowing):
         copying.load_base(msgspec.msgpack.encode(msgspec.structs.replace(base, low=low - 1)))
+
+
+def test_what_a_power_failure_has_orphaned_is_not_read_once_its_file_is_kept_for_uncertain_records():
+    other = QUEUE + 1
+    node, maker = CopyNode(mirrored=(QUEUE, other)), Maker(14)
+    written = [maker.publishes(first, 1, 3) for first in range(1, 31, 3)]
+    for batch in written:
+        node.copy.adopt(batch, node.now)
+    node.end_pass()
+    disk = node.disk.crash(lambda n: n)
+    # A page that never came to the disk: 13 to 15 are gone, and what lies behind them with them.
+    name = disk.list(journal.PREFIX)[-1]
+    disk.damage(name, disk.read(name).index(written[4]) + len(written[4]) // 2)
+    again = CopyNode(disk, mirrored=(QUEUE, other))
+    assert again.copy.end == 12
+    follow = [maker.publishes(first, 2, 3) for first in range(13, 25, 3)]
+    for batch in follow:
+        again.copy.adopt(batch, again.now)
+    again.copy.fold(10, again.now)
+    busy, noise = again.copies[other], Maker(15, queue_id=other)
+    for _ in range(120):
+        busy.adopt(noise.publishes(busy.end + 1, 1, 4), again.now)
+        busy.fold(busy.end, again.now)
+        again.run()
+    assert journal.serial_of(name) in again.recycler.kept
+    assert scanned(again) == [*written[:4], *follow]
+    last = CopyNode(again.disk.crash(lambda n: 0), mirrored=(QUEUE, other))
+    assert last.damage == {QUEUE: None, other: None}
+    assert scanned(last) == [*written[:4], *follow]
+
+
+def scanned(node: CopyNode) -> list[bytes]:
+    """All batches that are part of a log, as a promotion reads them."""
+    found: list[bytes] = []
+    errors: list[str | None] = []
+
+    def visit(data: bytes, at: int, head: Head) -> bool:
+        found.append(data[at : at + head[0]])
+        return True
+
+    Scan(node.log, node.read, (1, node.copy.end), visit).start(errors.append)
+    while node.answer_reads():
+        pass
+    assert errors == [None]
+    return found
