@@ -38,10 +38,12 @@ def lines(result: Result) -> str:
 
 
 def fill(node: Node, queue: str, count: int) -> None:
+    """Messages that are confirmed: to a mirror that comes later they are old ones."""
     channel = node.channel()
+    channel.confirm_delivery()
     declare(channel, queue)
     for number in range(count):
-        channel.basic_publish("", queue, b"%d" % number)
+        channel.basic_publish("", queue, b"%d" % number, PERSISTENT)
 
 
 # --- one node ---
