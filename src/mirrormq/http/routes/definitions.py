@@ -63,13 +63,16 @@ async def post_definitions(call: Call) -> web.Response:
 async def _decoded(data: bytes) -> dict[str, Any]:
     """A definition file, its rows one by one: decoding those of 10,000 queues at once would hold the loop."""
     try:
+        await answers.next_turn()  # to receive it took some time, and so does each look at the whole of it
         sections = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         found: dict[str, Any] = {}
         for name, section in sections.items():
             if bytes(memoryview(section)[:1]) != b"[":
                 found[name] = msgspec.json.decode(section)
                 continue
+            await answers.next_turn()
             rows = msgspec.json.decode(section, type=list[msgspec.Raw])
+            await answers.next_turn()
             found[name] = await answers.collected(map(msgspec.json.decode, rows))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise bad_request("failed_to_parse_json") from None
