@@ -110,7 +110,7 @@ publish_ahead_bytes = 4 * 1024 * 1024
 output_stall_us = 1_000_000
 """A consumer whose socket has taken nothing for this long no longer holds publishers back."""
 entries_freed_per_pass = 4096
-"""Entries of purged, deleted and spilled queues freed in one pass: less than half a millisecond."""
+"""Entries of purged, deleted and spilled queues freed in one pass: about half a millisecond."""
 sweep_entries = 16_384
 """Entries looked at in one turn for what expired behind a living head: a fraction of a millisecond."""
 sweep_pause_us = 1_000_000

@@ -47,8 +47,8 @@ HOT_ONLY = (
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 """For the JVM: ten times its own thresholds for compiling with all optimisations. What runs once per row gets
-there within a few thousand rows; Spark's planning, which is most of what would be compiled in the first
-minute of a job, is left alone."""
+there within the first hundred thousand rows; much of Spark's planning, for which the compiler works through
+the first minute of a job, does not."""
 
 LOCAL = {
     "spark.driver.defaultJavaOptions": f"{ARROW_UNCHECKED} {HOT_ONLY}",
