@@ -151,6 +151,31 @@ def test_any_message_becomes_the_row_that_plain_python_makes_of_it(data: st.Data
     assert scanned(octets_of, rows_max=rows_max) == [row for _, row in made]
 
 
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 2100), st.integers(1, 2100), st.integers(0, 2100), st.integers(600, 2100))
+def test_thousands_of_rows_keep_their_nulls_wherever_gaps_begin_and_end(
+    every: int, first: int, gap: int, rows_max: int
+) -> None:
+    """Properties in every so manyth row, and in a run from `first` on: memory grows, bits shift."""
+    count = 2100
+    present = {seq: seq % every == 0 or first <= seq < first + gap for seq in range(1, count + 1)}
+    sparse = batches.properties(
+        {13: batches.table([(b"n", ("I", 7))]), 12: b"\x02", 7: batches.short(b"id"), 6: struct.pack(">Q", 9)}
+    )
+    nothing = batches.properties({})
+    records = [
+        publish(seq, b"b", properties=sparse if is_there else nothing, flags=seq & 2)
+        for seq, is_there in present.items()
+    ]
+    rows = scanned(batch(records), rows_max=rows_max)
+    names = ("headers", "delivery_mode", "message_id", "app_timestamp")
+    expected = ([("n", "7")], 2, "id", batches.moment(9_000_000))
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        expected if is_there else (None,) * 4 for is_there in present.values()
+    ]
+    assert [row["redelivered"] for row in rows] == [bool(seq & 2) for seq in present]
+
+
 @st.composite
 def histories(draw: Any) -> list[Record]:
     """Publishes and removals as a queue writes them: each message leaves once."""
@@ -274,6 +299,11 @@ def test_hundreds_of_headers_with_one_name_are_one_header() -> None:
 def test_a_time_that_spark_cannot_hold_is_null() -> None:
     (row,) = scanned(batch([publish(1, properties=batches.properties({6: b"\xff" * 8}))]))
     assert row["app_timestamp"] is None
+
+
+def test_a_clock_beyond_the_year_9999_gives_the_last_moment_that_spark_can_hold() -> None:
+    (row,) = scanned(batch([publish(1, received=(1 << 64) - 1)]))
+    assert row["timestamp"] == batches.moment(253_402_300_799_999_999)
 
 
 def test_empty_and_large_bodies_come_through() -> None:

@@ -78,6 +78,8 @@ class Journal:
         self._delay_us = interval_us if fsync == "interval" else limits.removal_flush_us
         self.serials: list[int] = []
         """The files there are, oldest first; the last one is being written."""
+        self.current = ""
+        """The name of the file being written; empty before `start`."""
         self.size = 0
         """Bytes of the current file, those waiting for the end of the pass included."""
         self.added_bytes = 0
@@ -105,11 +107,6 @@ class Journal:
         """The file being written."""
         return self.serials[-1]
 
-    @property
-    def current(self) -> str:
-        """The name of the file being written; empty before `start`."""
-        return file_name(self.serials[-1]) if self.serials else ""
-
     def start(self, serial: int, earlier: list[int], previous_end: int, logs: Iterable[Writer] = ()) -> None:
         """Begin with a serial no file ever had; of the `earlier` ones the last ends at `previous_end`.
 
@@ -128,9 +125,9 @@ class Journal:
         """Take a batch; it is handed to the disk at the end of the pass. Returns its file and offset."""
         if self.size + len(batch) > limits.journal_file_bytes and self.size > HEAD_BYTES:
             self._hand_over()
-            self.ends[file_name(self.serial)] = self.size
+            self.ends[self.current] = self.size
             self._begin_file(self.serial + 1, self.size)
-        place = (file_name(self.serial), self.size)
+        place = (self.current, self.size)
         self._waiting.append(batch)
         self.size += len(batch)
         self.added_bytes += len(batch)
@@ -215,12 +212,13 @@ class Journal:
     def _begin_file(self, serial: int, previous_end: int) -> None:
         previous = self.serials[-1] if self.serials else 0
         self.serials.append(serial)
+        self.current = file_name(serial)
         head = _HEAD.pack(MAGIC, VERSION, serial, previous, previous_end)
         self._waiting.append(head + struct.pack("<I", crc32c(head)))
         self.size = HEAD_BYTES
 
     def _hand_over(self) -> None:
-        name = file_name(self.serial)
+        name = self.current
         if self._flushed != self._noted:
             self._noted = self._flushed
             note = flushed_note(*self._flushed)

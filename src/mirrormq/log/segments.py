@@ -67,6 +67,8 @@ class Segments:
     def __init__(self, outbox: DiskOutbox, queue_id: int) -> None:
         self._outbox = outbox
         self.queue_id = queue_id
+        self.folder = f"{PREFIX}{queue_id:020d}/"
+        """Where the files of this queue lie."""
         self.all: list[Segment] = []
         self.end = 0
         """Every record up to this seq has left the journal, to a segment or for good."""
@@ -113,7 +115,10 @@ class Segments:
         if not name.startswith(self.folder):
             return None
         number = int(name[len(self.folder) :])
-        return next((segment.size for segment in self.all if segment.number == number), None)
+        for segment in self.all:
+            if segment.number == number:
+                return segment.size
+        return None
 
     def add(self, copied: Copied, entry: Entry) -> Place:
         """Append a batch behind everything stored so far; return where it lies. `entry`: where it begins."""
@@ -195,11 +200,6 @@ class Segments:
     def files(self) -> list[str]:
         """Files of all segments."""
         return [self.name(segment.number) for segment in self.all]
-
-    @property
-    def folder(self) -> str:
-        """Where the files of this queue lie."""
-        return f"{PREFIX}{self.queue_id:020d}/"
 
     def name(self, number: int) -> str:
         """The file of a segment."""

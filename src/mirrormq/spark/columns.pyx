@@ -9,6 +9,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
+cdef enum:
+    ROWS_MIN = 1024
+
 
 @cython.final
 cdef class Buffer:
@@ -36,14 +39,6 @@ cdef class Buffer:
         self.room = room
         return 0
 
-    cdef int zero_to(self, size_t n) except -1:
-        """Octets up to n, the new ones 0."""
-        if n > self.n:
-            self.reserve(n - self.n)
-            memset(self.p + self.n, 0, n - self.n)
-            self.n = n
-        return 0
-
     cdef tuple take(self):
         """(memory, octets used); begins anew with the same room."""
         cdef tuple out = (self.held, self.n)
@@ -57,53 +52,84 @@ cdef class Column:
 
     def __cinit__(self, int width):
         self.width = width
-        self.data = Buffer()
+        self.data = Buffer() if width == 0 else None
+        self.fixed = Buffer()
         self.valid = Buffer()
-        self.offsets = Buffer() if width == 0 else None
-        self.begin()
 
-    cdef int begin(self) except -1:
+    cdef int make_room(self, uint64_t row) except -1:
+        """Memory for this row and as many as were there before."""
+        cdef uint64_t room = ROWS_MIN
         cdef int32_t zero = 0
-        self.rows = 0
-        self.present = 0
-        return self.offsets.put(&zero, 4) if self.width == 0 else 0
-
-    cdef int fill(self, uint64_t row) except -1:
-        """Null up to this row."""
-        cdef int32_t end
-        if self.width == 0:
-            end = <int32_t>self.data.n
-            while self.rows < row:
-                self.offsets.put(&end, 4)
-                self.rows += 1
-        else:
-            self.data.zero_to((row + 7) >> 3 if self.width < 0 else row * self.width)
-            self.rows = row
+        while room <= row:
+            room *= 2
+        self.fixed.n = self.octets_of(self.rows)
+        self.valid.n = (self.rows + 7) >> 3 if self.nulls else 0
+        self.fixed.reserve(self.octets_of(room) - self.fixed.n)
+        self.valid.reserve(((room + 7) >> 3) - self.valid.n)
+        if self.width == 0 and self.rows == 0:
+            memcpy(self.fixed.p, &zero, 4)
+        self.room = room
         return 0
 
-    cdef int put_bit(self, uint64_t row, bint value) except -1:
-        self.data.zero_to((row >> 3) + 1)
-        if value:
-            self.data.p[row >> 3] |= 1 << (row & 7)
-        return self.note(row)
+    cdef size_t octets_of(self, uint64_t rows) noexcept:
+        """What so many rows take in `fixed`."""
+        return (rows + 7) >> 3 if self.width < 0 else (rows + 1) * 4 if self.width == 0 else rows * self.width
+
+    cdef int prepare(self, uint64_t row) except -1:
+        """Make room for this row, and null of those between it and the last one."""
+        cdef uint64_t i
+        cdef int32_t end
+        if row >= self.room:
+            self.make_room(row)
+        if row == self.rows:
+            return 0
+        if self.nulls == 0:
+            # The first null: all before it were there.
+            memset(self.valid.p, 0xff, (self.rows + 7) >> 3)
+        self.nulls += row - self.rows
+        for i in range(self.rows, row):
+            if i & 7 == 0:
+                self.valid.p[i >> 3] = 0
+            self.valid.p[i >> 3] &= ~(1 << (i & 7))
+        if self.width == 0:
+            end = <int32_t>self.data.n
+            for i in range(self.rows, row):
+                memcpy(self.fixed.p + (i + 1) * 4, &end, 4)
+        elif self.width > 0:
+            memset(self.fixed.p + self.rows * self.width, 0, (row - self.rows) * self.width)
+        else:
+            for i in range(self.rows, row):
+                if i & 7 == 0:
+                    self.fixed.p[i >> 3] = 0
+        self.rows = row
+        return 0
+
+    cdef int cut(self, uint64_t rows, size_t octets) except -1:
+        """Forget the rows from this one on; `octets` of those before are in `data`. None of them is null."""
+        self.rows = rows
+        self.data.n = octets
+        return 0
 
     cdef int refuse(self) except -1:
         raise ValueError("more than 2 GiB in one column")
 
     cdef tuple take(self, uint64_t rows):
-        """(validity or None, offsets or None, data, nulls); None if no row has a value."""
+        """(validity or None, offsets or None, data, nulls); None if no row has a value. Begins anew."""
         cdef tuple out = None
-        if self.present:
+        cdef tuple fixed = None
+        cdef uint64_t nulls
+        if self.rows > self.nulls:
             if self.rows < rows:
-                self.fill(rows)
-            self.valid.zero_to((rows + 7) >> 3)
-            out = (None if self.present == rows else self.valid.take(),
-                   self.offsets.take() if self.width == 0 else None, self.data.take(), rows - self.present)
-        self.data.n = 0
-        self.valid.n = 0
-        if self.width == 0:
-            self.offsets.n = 0
-        self.begin()
+                self.prepare(rows)
+            self.fixed.n = self.octets_of(rows)
+            self.valid.n = (rows + 7) >> 3
+            nulls = self.nulls
+            fixed = self.fixed.take()
+            out = (self.valid.take() if nulls else None, fixed if self.width == 0 else None,
+                   self.data.take() if self.width == 0 else fixed, nulls)
+        elif self.width == 0:
+            self.data.n = 0
+        self.rows = self.nulls = self.room = 0
         return out
 
 

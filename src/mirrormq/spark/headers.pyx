@@ -221,17 +221,14 @@ cdef class Headers:
         cdef uint64_t first = self.names.rows
         cdef size_t names = self.names.data.n
         cdef size_t values = self.values.data.n
-        cdef int32_t end
         if not self.read(p, n, first):
             self.cut(first, names, values)
             return 0
-        # Offsets of a map count entries; `fill` takes them from the length of the data.
-        if self.rows.rows < row:
-            self.rows.data.n = first
-            self.rows.fill(row)
-        end = <int32_t>self.names.rows
-        self.rows.offsets.put(&end, 4)
-        return self.rows.note(row)
+        # Offsets of a map count entries: what lies in `data` is no octets, but their number.
+        self.rows.data.n = first
+        self.rows.ready(row)
+        self.rows.data.n = self.names.rows
+        return self.rows.end_value(row)
 
     cdef bint read(self, const uint8_t* p, uint64_t n, uint64_t first) except *:
         cdef uint64_t at = 0
@@ -243,6 +240,7 @@ cdef class Headers:
                 return False
             entry = self.names.rows
             self.names.put_text(entry, p + at + 1, p[at])
+            self.values.ready(entry)
             if entry - first == NAMES_COMPARED_MAX:
                 seen = {self.name(i) for i in range(first, entry)}
             at += 1 + p[at]
@@ -258,7 +256,7 @@ cdef class Headers:
         return True
 
     cdef size_t start_of(self, uint64_t entry) noexcept:
-        return (<int32_t*>self.names.offsets.p)[entry]
+        return (<int32_t*>self.names.fixed.p)[entry]
 
     cdef bytes name(self, uint64_t entry):
         cdef size_t start = self.start_of(entry)
@@ -282,13 +280,8 @@ cdef class Headers:
 
     cdef int cut(self, uint64_t entries, size_t names, size_t values) except -1:
         """Forget the entries from this one on."""
-        self.names.data.n = names
-        self.values.data.n = values
-        for column in (self.names, self.values):
-            (<Column>column).rows = entries
-            (<Column>column).present = entries
-            (<Column>column).offsets.n = (entries + 1) * 4
-        return 0
+        self.names.cut(entries, names)
+        return self.values.cut(entries, values)
 
     cdef tuple take(self, uint64_t rows):
         """(validity, offsets, entries, nulls, names, values), None if no row has headers."""

@@ -10,7 +10,7 @@ a `Scanner` looks there. Seqs come in order, so a look-up is a step.
 """
 cimport cython
 from cpython.object cimport PyObject
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
 
 from mirrormq.kernel.crc32c cimport crc_of
@@ -18,6 +18,9 @@ from mirrormq.kernel.records cimport (FLAG_RESENT, HEAD, KIND_EPOCH, KIND_PUBLIS
                                       RECORD, SPAN_BYTES, TAIL, Head, get16, get32, get64, head_at, whole_at)
 from mirrormq.spark.columns cimport Column
 from mirrormq.spark.headers cimport Headers, be32, be64
+
+cdef extern from *:
+    int __builtin_clz(unsigned int x) nogil
 
 cdef enum:
     KIND_LAST = 18
@@ -27,7 +30,8 @@ cdef enum:
     LOST = 254
     PURGED = 255
 
-# Python's times end with the year 9999: what lies behind is null.
+# Python's times end with the year 9999. What a publisher says lies behind is null; what the broker's clock says
+# is never null, and goes no further.
 cdef uint64_t SECONDS_MAX = 253402300799
 cdef uint64_t MICROS_MAX = 253402300799999999
 
@@ -335,16 +339,15 @@ cdef class Scanner:
     cdef int publish(self, const uint8_t* p, uint32_t size, uint8_t flags, uint64_t seq,
                      uint64_t epoch) except -1:
         cdef uint64_t row = self.rows
-        cdef uint64_t received = get64(p)
+        cdef uint64_t received = min(get64(p), MICROS_MAX)
         cdef uint32_t props_len = get32(p + 36)
         cdef uint16_t route_len = get16(p + 40)
         cdef const uint8_t* route = p + PUBLISH_HEAD
         cdef const uint8_t* body = route + route_len + props_len
         cdef size_t body_len = size - PUBLISH_HEAD - route_len - props_len
-        cdef uint32_t crc
         self.common(row, seq, epoch)
-        if self.timestamp is not None and received <= MICROS_MAX:
-            self.timestamp.put(row, &received)
+        if self.timestamp is not None:
+            self.timestamp.put64(row, received)
         if self.exchange is not None:
             self.exchange.put_text(row, route + 1, route[0])
         if self.routing_key is not None:
@@ -356,23 +359,21 @@ cdef class Scanner:
             self.body.put_octets(row, body, body_len)
             self.octets += body_len
         if self.body_crc is not None:
-            crc = crc_of(body, body_len)
-            self.body_crc.put(row, &crc)
+            self.body_crc.put32(row, crc_of(body, body_len))
         if self.removals is not None and self.state is not None:
             self.word(self.state, row, self.reasons.get(self.removals.reason_of(seq), b"other"))
         if self.changes:
             self.word(self.op, row, b"publish")
-            if self.changed_at is not None and received <= MICROS_MAX:
-                self.changed_at.put(row, &received)
+            if self.changed_at is not None:
+                self.changed_at.put64(row, received)
         self.rows += 1
         return 0
 
     cdef inline int common(self, uint64_t row, uint64_t seq, uint64_t epoch) except -1:
-        cdef int32_t short_epoch = <int32_t>epoch
         if self.epoch is not None:
-            self.epoch.put(row, &short_epoch)
+            self.epoch.put32(row, <uint32_t>epoch)
         if self.seq is not None:
-            self.seq.put(row, &seq)
+            self.seq.put64(row, seq)
         self.octets += ROW_BYTES
         return 0
 
@@ -389,9 +390,9 @@ cdef class Scanner:
         flags = <uint16_t>p[0] << 8 | p[1]
         if flags & 3:
             raise ValueError(f"malformed properties in record {seq}")
-        for bit in range(15, 1, -1):
-            if not flags & (1 << bit):
-                continue
+        while flags:
+            bit = 31 - __builtin_clz(flags)
+            flags ^= 1 << bit
             if bit == 6:
                 size = 8
             elif bit == 11 or bit == 12:
@@ -411,8 +412,6 @@ cdef class Scanner:
         return 0
 
     cdef int property(self, uint64_t row, int bit, const uint8_t* p, uint32_t n) except -1:
-        cdef int16_t octet
-        cdef int64_t micros
         if self.by_bit[bit] != NULL:
             (<Column>self.by_bit[bit]).put_text(row, p, n)
             self.octets += n
@@ -424,13 +423,12 @@ cdef class Scanner:
             self.octets += 2 * n
         elif bit == 6:
             if self.app_timestamp is not None and be64(p) <= SECONDS_MAX:
-                micros = be64(p) * 1_000_000
-                self.app_timestamp.put(row, &micros)
+                self.app_timestamp.put64(row, be64(p) * 1_000_000)
         elif bit == 12 or bit == 11:
-            column = self.delivery_mode if bit == 12 else self.priority
-            if column is not None:
-                octet = p[0]
-                (<Column>column).put(row, &octet)
+            if bit == 12 and self.delivery_mode is not None:
+                self.delivery_mode.put16(row, p[0])
+            elif bit == 11 and self.priority is not None:
+                self.priority.put16(row, p[0])
         return 0
 
     cdef bint removal(self, const uint8_t* p, uint32_t size, const uint8_t* record, uint64_t seq,
@@ -485,5 +483,5 @@ cdef class Scanner:
         self.word(self.op, self.rows, op)
         self.word(self.reason, self.rows, reason)
         if self.changed_at is not None and 0 < time <= MICROS_MAX:
-            self.changed_at.put(self.rows, &time)
+            self.changed_at.put64(self.rows, time)
         return 0

@@ -66,7 +66,9 @@ CONSTANT = ("vhost", "queue", "queue_id")
 PRESENT = frozenset((*CONSTANT, "epoch", "seq", "op"))
 """What every row has. Spark looks for null in every value of a column that may have it, twice per row."""
 
-PRESENT_IN_MESSAGES = PRESENT | {"exchange", "routing_key", "redelivered", "body", "body_crc", "state"}
+PRESENT_IN_MESSAGES = PRESENT | {
+    "timestamp", "exchange", "routing_key", "redelivered", "body", "body_crc", "state"
+}  # fmt: skip
 """The same where rows are messages only."""
 
 
