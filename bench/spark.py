@@ -1,11 +1,12 @@
 """What reading and writing queues costs in Spark:  python -m bench.spark [--rows N] [--sizes 100 1024]
 
-One node and one Spark session (local[2]) on this machine. Per size of messages: a DataFrame of random bodies
+One node and a Spark (local[2]) on this machine. Per size of messages: a DataFrame of random bodies
 is written to a queue (exactly once), the queue is read as a batch and as a stream (AvailableNow) into Spark's
 noop sink, and so is a Parquet copy of the same rows, for comparison: all columns, `seq` and `body` only (by
 `.schema`, and by `.select`), and `count()`. Given are rows and megabytes of bodies per second, and
 microseconds of CPU per row: of Spark (JVM and Python workers) and of the node. CPU counts on a busy machine,
-too; rates do not. The best of --runs counts; every result is a line of JSON.
+too; rates do not. The best of --runs counts; every result is a line of JSON. Whoever writes and whoever reads
+is a program of its own, as with users: what Java has seen of the one would shape how it compiles the other.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bench import machine
 from mirrormq.client.amqp import AmqpClient
-from mirrormq.testing import Broker, running
+from mirrormq.testing import running
 
 WARM_UP_ROWS = 20_000
 
@@ -37,15 +41,30 @@ def main() -> None:
         "--only", nargs="*", default=[], metavar="WHAT", help="measure only these, e.g. batch"
     )
     parser.add_argument("--boost", action="store_true", help="take a large share of the cores")
+    parser.add_argument("--part", nargs=3, metavar=("WHAT", "URL", "PID"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.boost:
         machine.boost_self()
+    if options.part:
+        run_part(options)
+        return
+    with running() as broker:
+        if options.boost:
+            machine.boost(broker.process.pid)
+        where = f"amqp://{broker.user}@{broker.host}:{broker.port}/"
+        for what in ("write", "read"):
+            words = [sys.executable, "-m", "bench.spark", *sys.argv[1:]]
+            words += ["--part", what, where, str(broker.process.pid)]
+            subprocess.run(words, env=os.environ | {"MIRRORMQ_PASSWORD": broker.password}, check=True)
+
+
+def run_part(options: argparse.Namespace) -> None:
+    """One of the two programs."""
+    what, url, pid = options.part
     folder = Path(tempfile.mkdtemp(prefix="mirrormq-bench-"))
     try:
-        with running() as broker:
-            if options.boost:
-                machine.boost(broker.process.pid)
-            Bench(broker, folder, options.runs, options.only).run(options.rows, options.sizes)
+        bench = Bench(url, int(pid), folder, options.runs, options.only)
+        (bench.write if what == "write" else bench.read)(options.rows, options.sizes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -53,27 +72,34 @@ def main() -> None:
 class Bench:
     """A node, a session, and what was measured."""
 
-    def __init__(self, broker: Broker, folder: Path, runs: int, only: list[str]) -> None:
+    def __init__(self, url: str, node_pid: int, folder: Path, runs: int, only: list[str]) -> None:
         from mirrormq.spark.session import make_session
 
-        os.environ["MIRRORMQ_PASSWORD"] = broker.password
         source = Path(__file__).resolve().parent.parent / "src"
         os.environ["PYTHONPATH"] = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
-        self.broker = broker
+        self.url = url
+        self.node_pid = node_pid
         self.folder = folder
         self.runs = runs
         self.only = only
         self.spark = make_session("bench", master="local[2]", settings={"spark.driver.memory": "2g"})
         self.spark.sparkContext.setLogLevel("ERROR")
 
-    def run(self, rows: int, sizes: list[int]) -> None:
+    def write(self, rows: int, sizes: list[int]) -> None:
+        """Fill the queues; what that takes is told."""
         self.fill("warm-up", WARM_UP_ROWS, 100)
+        for size in sizes:
+            count = rows_of(size, rows)
+            self.tell("sink", size, count, self.measured(partial(self.fill, name_of(size), count, size), 1))
+
+    def read(self, rows: int, sizes: list[int]) -> None:
+        """Read them in every way."""
         self.noop(self.queue("warm-up"))
         for size in sizes:
-            self.run_size(f"rows-{size}", size, max(1, rows * 100 // max(100, size)))
+            self.read_size(name_of(size), size, rows_of(size, rows))
 
-    def run_size(self, name: str, size: int, count: int) -> None:
-        self.tell("sink", size, count, self.measured(lambda: self.fill(name, count, size), 1))
+    def read_size(self, name: str, size: int, count: int) -> None:
+        """The queue with messages of one size."""
         self.tell("batch", size, count, self.measured(lambda: self.noop(self.queue(name)), self.runs))
         if self.only == ["batch"]:
             return
@@ -94,11 +120,12 @@ class Bench:
                 self.tell(what, size, count, self.measured(step, self.runs))
 
     def fill(self, name: str, rows: int, size: int) -> None:
+        target = urlsplit(self.url)
         with AmqpClient(
-            self.broker.host,
-            self.broker.port,
-            user=self.broker.user,
-            password=self.broker.password,
+            target.hostname or "",
+            target.port or 0,
+            user=target.username or "",
+            password=os.environ["MIRRORMQ_PASSWORD"],
             timeout=30,
         ) as client:
             client.declare(name)
@@ -112,8 +139,7 @@ class Bench:
         self.options(frame.write.format("mirrormq").mode("append")).option("queue", name).save()
 
     def options(self, builder: Any) -> Any:
-        where = f"amqp://{self.broker.user}@{self.broker.host}:{self.broker.port}/"
-        return builder.option("url", where)
+        return builder.option("url", self.url)
 
     def queue(self, name: str, schema: str = "") -> Any:
         builder = self.options(self.spark.read.format("mirrormq")).option("queue", name)
@@ -132,20 +158,20 @@ class Bench:
         """The least that it took: time of the fastest run, CPU of the one that took least of it."""
         found = []
         for _ in range(runs):
-            spark, node, began = self.spark_cpu_s(), machine.cpu_s(self.broker.process.pid), time.monotonic()
+            spark, node, began = self.spark_cpu_s(), machine.cpu_s(self.node_pid), time.monotonic()
             step()
             found.append(
                 {
                     "s": time.monotonic() - began,
                     "spark_cpu_s": self.spark_cpu_s() - spark,
-                    "node_cpu_s": machine.cpu_s(self.broker.process.pid) - node,
+                    "node_cpu_s": machine.cpu_s(self.node_pid) - node,
                 }
             )
         least = min(found, key=lambda run: run["spark_cpu_s"] + run["node_cpu_s"])
         return {**least, "s": min(run["s"] for run in found)}
 
     def spark_cpu_s(self) -> float:
-        return tree_cpu_s(os.getpid(), self.broker.process.pid)
+        return tree_cpu_s(os.getpid(), self.node_pid)
 
     def tell(self, what: str, size: int, rows: int, took: dict[str, float]) -> None:
         spark, node = (took[name] / rows * 1e6 for name in ("spark_cpu_s", "node_cpu_s"))
@@ -156,6 +182,16 @@ class Bench:
         }  # fmt: skip
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
+
+
+def name_of(size: int) -> str:
+    """The queue with messages of a size."""
+    return f"rows-{size}"
+
+
+def rows_of(size: int, rows: int) -> int:
+    """So many that it is about as many octets whatever their size."""
+    return max(1, rows * 100 // max(100, size))
 
 
 def tree_cpu_s(root: int, but: int) -> float:
