@@ -119,13 +119,13 @@ clock_jump_us = 5_000_000
 """A wall clock that gains more than this on the machine's own time between two ticks has been set."""
 clock_jump_hold_us = 60_000_000
 """How long messages still expire by the old clock after that: time to notice and set it back."""
-policy_slice_objects = 16
+policy_slice_objects = 10
 """Queues and exchanges that follow a changed policy in one pass: less than a millisecond with their turns."""
 turn_rounds_max = 16
 """How often queues touched by other queues (dead letters) get a turn within one pass."""
 
 # --- administration ---
-delete_slice_queues = 5
+delete_slice_queues = 3
 """Queues of a vhost to be deleted that go at once."""
 import_read_max = 50
 """Commands of a definition file read and checked in one pass, before the first of them is applied."""

@@ -147,7 +147,8 @@ async def _streamed(
     await found.prepare(request)
     await found.write(b"".join(held))
     async for batch in batches:
-        await found.write(b"".join(batch))
+        if piece := b"".join(batch):
+            await found.write(piece)
     await found.write_eof()
     return found
 

@@ -8,7 +8,7 @@ Guarantees
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now
-from mirrormq.base.walk import Walk
+from mirrormq.base.walk import KeyWalk
 from mirrormq.log.durable import DurableLog
 
 
@@ -17,7 +17,7 @@ class Survey:
 
     def __init__(self, logs: dict[int, DurableLog]) -> None:
         self._logs = logs
-        self._walk: Walk[DurableLog] = Walk(logs.values)
+        self._walk = KeyWalk(logs)
         self._now: Now | None = None
         self.dead_bytes = 0
         """Bytes of segments without anything live."""
@@ -46,8 +46,9 @@ class Survey:
     def step(self, *, is_tight: bool) -> bool:
         """Look at some of them: was that the rest? `is_tight`: it matters how much of the journal is live."""
         before = self._walk.rounds
-        for log in self._walk.take(limits.survey_logs):
-            if self._logs.get(log.queue_id) is log:
+        for queue_id in self._walk.take(limits.survey_logs):
+            log = self._logs.get(queue_id)
+            if log is not None:
                 self._look(log, is_tight)
         if self._walk.rounds == before:
             return False

@@ -8,7 +8,7 @@ Guarantees
 """
 
 from mirrormq.base import limits
-from mirrormq.base.walk import Walk
+from mirrormq.base.walk import KeyWalk
 from mirrormq.broker.connection import Connection
 
 
@@ -17,7 +17,7 @@ class Beats:
 
     def __init__(self, connections: dict[int, Connection]) -> None:
         self._connections = connections
-        self._walk: Walk[tuple[int, Connection]] = Walk(connections.items)
+        self._walk = KeyWalk(connections)
 
     @property
     def needs_pass(self) -> bool:
@@ -32,6 +32,7 @@ class Beats:
 
     def step(self) -> None:
         """Look at some of them."""
-        for number, connection in self._walk.take(limits.tick_connections):
-            if self._connections.get(number) is connection:
+        for number in self._walk.take(limits.tick_connections):
+            connection = self._connections.get(number)
+            if connection is not None:
                 connection.on_tick()

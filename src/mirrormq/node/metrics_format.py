@@ -57,7 +57,9 @@ class Table:
         self._rows.append(row)
 
     def lines(self, prefix: str) -> Iterator[bytes]:
-        """All columns, one after the other."""
+        """All columns, one after the other; then the rows are let go, since very many of them take as long
+        to be freed as a slice.
+        """
         for number in self.shown:
             column = self.columns[number]
             name = (OURS if column.is_ours else prefix) + column.name
@@ -65,6 +67,9 @@ class Table:
             pairs = zip(self._labels, self._rows, strict=True)
             while some := list(islice(pairs, _CHUNK)):
                 yield "".join(f"{name}{labels} {row[number]}\n" for labels, row in some).encode()
+        while self._rows:
+            del self._rows[-_CHUNK:], self._labels[-_CHUNK:]
+            yield b""
 
 
 def head(name: str, kind: str, text: str) -> bytes:
