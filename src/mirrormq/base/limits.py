@@ -136,8 +136,8 @@ close_reason_bytes_max = 200
 octets.
 """
 assert close_reason_bytes_max + 40 <= short_string_bytes_max
-http_slice_ms = 0.5
-"""How long one answer is built before the loop gets its turn; a quarter of what may hold the loop, since
+http_slice_ms = 0.3
+"""How long one answer is built before the loop gets its turn; a seventh of what may hold the loop, since
 what begins and ends an answer is done in the same turn as a slice.
 """
 http_held_bytes_max = 256 * 1024
@@ -164,8 +164,8 @@ digits_max = 18
 """Digits of a number in a request: anything longer is no number somebody means."""
 browse_messages_max = 500
 """Newest messages of a queue that are looked at in one go."""
-browse_slice_bytes = 64 * 1024
-"""Bytes of a log read at once for such a look: some hundred messages, less than a millisecond."""
+browse_slice_bytes = 32 * 1024
+"""Bytes of a log read at once for such a look: some hundred messages, half a millisecond."""
 events_per_look = 200
 """Events read in one look, for a question about what happened."""
 browse_body_bytes_max = 512 * 1024
