@@ -164,8 +164,8 @@ digits_max = 18
 """Digits of a number in a request: anything longer is no number somebody means."""
 browse_messages_max = 500
 """Newest messages of a queue that are looked at in one go."""
-browse_slice_bytes = 32 * 1024
-"""Bytes of a log read at once for such a look: some hundred messages, half a millisecond."""
+browse_slice_bytes = 16 * 1024
+"""Bytes of a log read at once for such a look: some dozen messages, half a millisecond."""
 events_per_look = 200
 """Events read in one look, for a question about what happened."""
 browse_body_bytes_max = 512 * 1024
