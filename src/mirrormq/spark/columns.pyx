@@ -1,8 +1,9 @@
 # cython: language_level=3, wraparound=False
 """Columns of an Arrow batch while they grow: plain memory that Arrow takes over as it is.
 
-What a row does not have costs nothing: a column is filled up to a row only when that row has a value. Text is
-UTF-8 in Spark: octets that are not are read as Latin-1, as everywhere in this product.
+What a row does not have costs nothing: a column is filled up to a row only when that row has a value, and
+keeps no bits of what is null before something is. Text is UTF-8 in Spark: octets that are not are read as
+Latin-1, as everywhere in this product.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize

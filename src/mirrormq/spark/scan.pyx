@@ -30,8 +30,8 @@ cdef enum:
     LOST = 254
     PURGED = 255
 
-# Python's times end with the year 9999. What a publisher says lies behind is null; what the broker's clock says
-# is never null, and goes no further.
+# Python's times end with the year 9999. What a publisher says lies behind is null; what the broker's clock
+# says is never null, and goes no further.
 cdef uint64_t SECONDS_MAX = 253402300799
 cdef uint64_t MICROS_MAX = 253402300799999999
 
