@@ -75,6 +75,8 @@ class World:
     def do(self, command: c.Command) -> None:
         outcome = self.state.apply(command)
         assert outcome.ok, outcome
+        while self.vhost.following.is_under_way:
+            self.vhost.follow_on()  # as the passes that follow do
 
     def user(self, name: str, write: str = ".*") -> None:
         self.do(c.PutUser(r.User(name)))
