@@ -145,7 +145,7 @@ class Inside:
         self._client = client
 
     def received(self, data: bytes) -> None:
-        self._client.write(data)
+        self._client.write([data])
 
 
 class KitProcess:

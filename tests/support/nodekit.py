@@ -91,7 +91,7 @@ class NodeKit:
         items = self.node.effects.take()
         for effect in items:
             if isinstance(effect, fx.Write):
-                data = bytes(self.node.take_output(effect.conn))
+                data = b"".join(self.node.take_output(effect.conn))
                 self.clients[effect.conn].received(data)
             elif isinstance(effect, fx.Append | fx.Flush | fx.Replace | fx.Remove):
                 self._to_disk(effect)

@@ -12,7 +12,7 @@ States: those of the handshake, then running -> closed -> gone. `blocking`, `blo
 `running` looks from outside while publishing is held (flow.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirrormq.base import limits
@@ -187,9 +187,10 @@ class Connection:
         self.reader.feed(data)
         self._run()
 
-    def take_output(self) -> bytes | memoryview:
-        """What waits to be written."""
-        return self.out.take()
+    def take_output(self) -> Sequence[bytes | memoryview]:
+        """The pieces that wait to be written; none of them is empty."""
+        data = self.out.take()
+        return (data,) if data else ()
 
     def on_output_blocked(self) -> None:
         """The client's socket takes no more for now: deliver nothing to it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
@@ -149,9 +150,10 @@ class Session:
 
     # --- called by the driver ---
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Bytes of the node."""
-        self._raw += data
+        for piece in pieces:
+            self._raw += piece
         while len(self._raw) >= FRAME_OVERHEAD:
             kind, channel, size = struct.unpack_from(">BHI", self._raw)
             if len(self._raw) < size + FRAME_OVERHEAD:

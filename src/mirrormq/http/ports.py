@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,7 +56,7 @@ class Node(AdminHost, Protocol):
 class Client(Protocol):
     """The other end of a connection within the process."""
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Bytes of the node."""
         ...
 

@@ -19,8 +19,11 @@ Names are relative to the data folder and use `/`.
 from collections.abc import Callable
 from typing import Protocol
 
-ReadDone = Callable[[bytes | None, str | None], None]
-"""Gets the bytes that were read, or None and why they could not be."""
+QUIET = object()
+
+ReadDone = Callable[[bytes | None, str | None], object]
+"""Gets the bytes that were read, or None and why they could not be. Whoever returns `QUIET` has left nothing
+to do for a pass: a stream of slices to one client would have one for each of them."""
 
 Reader = Callable[[str, int, int, ReadDone], None]
 """Reads from a file at an offset so many bytes, and calls back."""

@@ -11,7 +11,7 @@ Guarantees
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
@@ -56,7 +56,7 @@ class BulkConnection(Connection):
         self._frames = FrameBuffer(limits.bulk_login_bytes_max)
         self._calls: deque[Call] = deque()
         self._current: Call | None = None
-        self._chunks: deque[bytes | memoryview] = deque()
+        self._chunks: list[bytes | memoryview] = []
         self._waiting = 0
         self._total = 0
         self._pinged_at = node.now.mono
@@ -194,16 +194,12 @@ class BulkConnection(Connection):
             self._waiting += len(data)
             self.node.effects.write(self.conn_id)
 
-    def take_output(self) -> bytes | memoryview:
-        """The next piece that waits; all of it when this is the last time somebody asks."""
-        if not self._chunks:
-            return b""
-        data = b"".join(self._chunks) if self.state == CLOSED else self._chunks.popleft()
-        if self.state == CLOSED:
-            self._chunks.clear()
-        self._waiting -= len(data)
-        self._total += len(data)
-        return data
+    def take_output(self) -> Sequence[bytes | memoryview]:
+        """Everything that waits: a slice of records and the head of its frame go out together."""
+        pieces, self._chunks = self._chunks, []
+        self._total += self._waiting
+        self._waiting = 0
+        return pieces
 
     def on_output_free(self) -> None:
         """The client takes more."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mirrormq.base.errors import AmqpError, precondition_failed
+from mirrormq.log.disk import QUIET
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.rangeread import RangeLost, RangeRefused
 from mirrormq.log.stretch import Stretch
@@ -203,32 +204,34 @@ class Reading(Output):
     def on_cancel(self) -> None:
         """What is being read is dropped when it comes."""
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> object:
+        """While the stream goes on nobody else is concerned. When it ends, the client's next call begins."""
         if self._call.is_over or not self._call.session.is_taking:
-            return
+            return QUIET
         try:
             is_enough = self._left is not None and self._left <= 0
             piece = None if is_enough else self._stretch.ask()
         except RangeLost as error:
             self._call.fail(lost_here(self._call.node, self._record, str(error)))
-            return
+            return None
         if piece is None:
             self._call.end({"position": self._stretch.position})
-            return
+            return None
         self._is_reading = True
         self._call.node.read(*piece, self._on_read)
+        return QUIET
 
-    def _on_read(self, data: bytes | None, error: str | None) -> None:
+    def _on_read(self, data: bytes | None, error: str | None) -> object:
         self._is_reading = False
         if self._call.is_over:
-            return
+            return None
         try:
             found = self._stretch.feed(data, error)
         except RangeLost as gone:
             self._call.fail(lost_here(self._call.node, self._record, str(gone)))
-            return
+            return None
         if found is not None:
             self._call.data(found)
             if self._left is not None:
                 self._left -= len(found)
-        self._go_on()
+        return self._go_on()

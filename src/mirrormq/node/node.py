@@ -7,7 +7,7 @@ One pass therefore costs one visit per queue and one write per connection, howev
 """
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 
 from mirrormq.base import limits
@@ -25,7 +25,7 @@ from mirrormq.cluster.metadata import Metadata
 from mirrormq.kernel.cores import ChannelCore, QueueCore, Worklist
 from mirrormq.kernel.index import Graveyard
 from mirrormq.kernel.outbuffer import Dirty
-from mirrormq.log.disk import Disk, ReadDone
+from mirrormq.log.disk import QUIET, Disk, ReadDone
 from mirrormq.log.durable import DurableLog
 from mirrormq.log.journal import Journal
 from mirrormq.log.queuelog import QueueLog
@@ -199,16 +199,16 @@ class Node:
             connection.on_closed()
             self.rates.connection_ended(connection)
 
-    def take_output(self, conn: int) -> bytes | memoryview:
-        """What waits for this client. Queues that stopped for lack of room get another turn."""
+    def take_output(self, conn: int) -> Sequence[bytes | memoryview]:
+        """The pieces that wait for this client. Queues that stopped for lack of room get another turn."""
         connection = self.connections.get(conn)
         if connection is None:
-            return b""
+            return ()
         out = connection.out
-        data = connection.take_output()
+        pieces = connection.take_output()
         if out.starved and not out.blocked:
             self._touch_consumed(connection)
-        return data
+        return pieces
 
     def _touch_consumed(self, connection: Connection) -> None:
         """Visit the queues this connection consumes from: there is room for their messages again."""
@@ -283,14 +283,14 @@ class Node:
         if not is_known and not self.partition.written(token):
             self.membership.disk_done(token)
 
-    def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> None:
-        """A part of a file was read, or could not be."""
+    def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> bool:
+        """A part of a file was read, or could not be. Is there anything in it for a pass to do?"""
         self.now = now
         done = self._reads.pop(token, None)
         if done is not None:
-            done(data, error)
-        else:
-            self.membership.disk_read(token, data, error)
+            return done(data, error) is not QUIET
+        self.membership.disk_read(token, data, error)
+        return True
 
     def work_done(self, now: Now, token: int, result: object) -> None:
         """A computation off the loop is finished."""

@@ -7,7 +7,7 @@ delivers, confirms and hands out its output: per-message work is done in batches
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -44,14 +44,14 @@ class NodeInputs(Protocol):
     def client_paused(self, now: Now, conn: int) -> None: ...  # noqa: D102
     def client_closed(self, now: Now, conn: int) -> None: ...  # noqa: D102
     def disk_done(self, now: Now, token: int) -> None: ...  # noqa: D102
-    def disk_read(self, now: Now, token: int, data: Data, error: str | None) -> None: ...  # noqa: D102
+    def disk_read(self, now: Now, token: int, data: Data, error: str | None) -> bool: ...  # noqa: D102
     def work_done(self, now: Now, token: int, result: Any) -> None: ...  # noqa: D102
     def gauges(self, now: Now, memory: int, disk_free: int, *, is_full: bool) -> None: ...  # noqa: D102
     def tick(self, now: Now) -> None: ...  # noqa: D102
     def on_timer(self, now: Now) -> None: ...  # noqa: D102
     def end_pass(self, now: Now) -> None: ...  # noqa: D102
     def next_timer(self) -> int | None: ...  # noqa: D102
-    def take_output(self, conn: int) -> bytes | memoryview: ...  # noqa: D102
+    def take_output(self, conn: int) -> Sequence[bytes | memoryview]: ...  # noqa: D102
     def admin(self, now: Now, request: Request, done: Done) -> None: ...  # noqa: D102
     def link_change(  # noqa: D102
         self, now: Now, peer: str, is_up: bool, cluster: bytes, *, eof: bool
@@ -66,7 +66,7 @@ class NodeInputs(Protocol):
 class Client(Protocol):
     """A client's socket, as the driver uses it."""
 
-    def write(self, data: bytes | memoryview) -> None: ...  # noqa: D102
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None: ...  # noqa: D102
     def pause_reading(self) -> None: ...  # noqa: D102
     def resume_reading(self) -> None: ...  # noqa: D102
     def hang_up(self) -> None: ...  # noqa: D102
@@ -226,8 +226,10 @@ class Driver(Generic[NodeT]):
 
     def disk_read(self, token: int, data: Data, error: str | None) -> None:
         """A part of a file was read, or could not be."""
-        self.node.disk_read(self.now(), token, data, error)
-        self._after()
+        if self.node.disk_read(self.now(), token, data, error):
+            self._after()
+        elif self.node.effects:
+            self._drain()
 
     def gauges(self, memory_used: int, disk_free: int, *, is_full: bool = False) -> None:
         """The machine's gauges; `is_full`: the disk was full and its reserve is not back yet."""
@@ -383,17 +385,17 @@ class Driver(Generic[NodeT]):
         client = self.clients.get(effect.conn)
         # A client may be lost between the node's wish and this line; its output goes with it.
         if client is not None:
-            data = self.node.take_output(effect.conn)
-            if data:
-                client.write(data)
+            pieces = self.node.take_output(effect.conn)
+            if pieces:
+                client.write(pieces)
 
     def _close(self, effect: fx.Close) -> None:
         client = self.clients.get(effect.conn)
         if client is not None:
             # What was written before the close may still wait for the end of this pass.
-            data = self.node.take_output(effect.conn)
-            if data:
-                client.write(data)
+            pieces = self.node.take_output(effect.conn)
+            if pieces:
+                client.write(pieces)
             client.hang_up()
 
     def _pause(self, effect: fx.Pause) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any, cast
 
 from mirrormq.base import limits
@@ -140,10 +141,14 @@ class ClientProtocol(asyncio.BufferedProtocol):
 
     # Called by the driver.
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send bytes; after the connection is closing they have no reader any more."""
-        if not self.is_closing:
-            self.transport.write(data)
+        if self.is_closing:
+            return
+        if len(pieces) == 1:
+            self.transport.write(pieces[0])
+        else:
+            self.transport.writelines(pieces)
 
     def pause_reading(self) -> None:
         """Stop reading."""

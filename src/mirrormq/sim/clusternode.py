@@ -444,7 +444,7 @@ class SimNode:
                 raise NotImplementedError(type(effect).__name__)
 
     def _write(self, node: Node, conn: int) -> None:
-        data = bytes(node.take_output(conn))
+        data = b"".join(node.take_output(conn))
         found = self._hear.get(conn)
         if found is not None:
             reader, hear = found

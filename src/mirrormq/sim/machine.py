@@ -185,7 +185,7 @@ class Machine:
                 raise NotImplementedError(type(effect).__name__)
 
     def _write(self, conn: int) -> None:
-        data = bytes(self.node.take_output(conn))
+        data = b"".join(self.node.take_output(conn))
         found = self._hear.get(conn)
         if found is not None:
             reader, hear = found

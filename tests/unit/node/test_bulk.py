@@ -1,6 +1,8 @@
 """The bulk protocol on one node: log-in, facts about queues, and reading records."""
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -261,6 +263,32 @@ def test_a_reader_that_takes_nothing_is_read_nothing_for() -> None:
     kit.node.client_writable(kit.now, user.conn)
     kit.run()
     assert user.answer(request)["position"] == 21
+
+
+def test_only_the_end_of_a_stream_is_the_business_of_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "bulk_slice_bytes", 300)
+    kit = NodeKit()
+    filled(kit, 20)
+    user = BulkUser.logged_in(kit)
+    wants: list[bool] = []
+    pieces: list[int] = []
+    read, take = kit.node.disk_read, kit.node.take_output
+
+    def disk_read(*args: Any) -> bool:
+        wants.append(read(*args))
+        return wants[-1]
+
+    def take_output(conn: int) -> Sequence[bytes | memoryview]:
+        found = take(conn)
+        pieces.append(len(found))
+        return found
+
+    monkeypatch.setattr(kit.node, "disk_read", disk_read)
+    monkeypatch.setattr(kit.node, "take_output", take_output)
+    user.read(**asked(user))
+    assert len(wants) > 3
+    assert wants == [False] * (len(wants) - 1) + [True]
+    assert 2 in pieces, "the head of a frame goes out with its slice"
 
 
 def test_calls_behind_a_stream_wait_for_its_end() -> None:

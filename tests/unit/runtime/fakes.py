@@ -22,6 +22,7 @@ class EchoNode:
         self.inputs: list[tuple[Any, ...]] = []
         self.passes = 0
         self.left_over = 0
+        self.reads_quietly = False
         self.timer: int | None = None
         self.heard = asyncio_free_signal()
         self._output: dict[int, bytearray] = {}
@@ -65,8 +66,9 @@ class EchoNode:
         self.say(token, b"flushed")
         self._hear("disk", token)
 
-    def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> None:
+    def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> bool:
         self._hear("read", token, data, error)
+        return not self.reads_quietly
 
     def work_done(self, now: Now, token: int, result: Any) -> None:
         self._hear("work", token, result)
@@ -91,10 +93,10 @@ class EchoNode:
             self.effects.write(conn)
         self._dirty.clear()
 
-    def take_output(self, conn: int) -> bytes:
+    def take_output(self, conn: int) -> list[bytes]:
         data = bytes(self._output[conn])
         self._output[conn].clear()
-        return data
+        return [data] if data else []
 
     def admin(self, now: Now, request: Any, done: Callable[[Any], None]) -> None:
         done(request)

@@ -226,6 +226,24 @@ async def test_a_part_of_a_file_that_was_read_comes_back_to_the_node(stage: Stag
     assert stage.node.inputs[-2:] == [("read", 7, b"data", None), ("read", 8, None, "Input/output error")]
 
 
+async def test_a_read_that_leaves_nothing_to_a_pass_has_none_but_its_effects_are_carried_out(
+    stage: Stage,
+) -> None:
+    stage.driver.gauges(1, 2)
+    await asyncio.sleep(0)
+    before = stage.node.passes
+    stage.node.reads_quietly = True
+    stage.node.effects.read("log", 5, 10, 7)
+    stage.driver.disk_read(6, b"data", None)
+    await asyncio.sleep(0)
+    assert stage.disk.orders == [fx.Read("log", 5, 10, 7)]
+    assert stage.node.passes == before
+    stage.node.reads_quietly = False
+    stage.driver.disk_read(7, b"data", None)
+    await asyncio.sleep(0)
+    assert stage.node.passes == before + 1
+
+
 async def test_passwords_are_hashed_off_the_loop(stage: Stage) -> None:
     stage.node.effects.work(7, "argon2_hash", ("secret", 8, 1, 1))
     stage.driver.gauges(1, 2)
