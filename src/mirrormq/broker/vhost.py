@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mirrormq.base import limits
+from mirrormq.base import limits, staggered
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.walk import Walk
 from mirrormq.broker import replyto
 from mirrormq.broker.arguments import QueueSettings, queue_settings, text
@@ -56,7 +57,7 @@ class VHost:
         """Start empty; whoever starts the node applies what the metadata holds already."""
         self.host = host
         self.name = name
-        self.queues: dict[str, QueuePort] = {}
+        self.queues: dict[str, QueuePort] = StaggeredDict(staggered.PORTS)
         self.router = Router(self.queues, system.names_in(name))
         self.tally = Tally()
         """What all channels of this node have done here."""

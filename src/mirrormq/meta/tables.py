@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from mirrormq.base import staggered
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.meta.records import (
     Binding,
     BindingId,
@@ -62,9 +64,9 @@ class Tables:
         self.permissions: dict[tuple[str, str], Permission] = {}
         self.topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
         self.exchanges: dict[tuple[str, str], Exchange] = {}
-        self.views: dict[tuple[str, str], View] = {}
-        self.queues: dict[tuple[str, str], Queue] = {}
-        self.bindings: dict[BindingId, Binding] = {}
+        self.views: dict[tuple[str, str], View] = StaggeredDict(staggered.VIEWS)
+        self.queues: dict[tuple[str, str], Queue] = StaggeredDict(staggered.QUEUES)
+        self.bindings: dict[BindingId, Binding] = StaggeredDict(staggered.BINDINGS)
         self.policies: dict[tuple[str, str, bool], Policy] = {}
         self.parameters: dict[tuple[str, str, str], Parameter] = {}
         self.global_parameters: dict[str, GlobalParameter] = {}
@@ -299,7 +301,9 @@ class Tables:
                     del self._views_of[node]
         for node in new:
             if node not in old:
-                self._views_of.setdefault(node, {})[identity] = None
+                if node not in self._views_of:
+                    self._views_of[node] = StaggeredDict(staggered.VIEWS_OF)
+                self._views_of[node][identity] = None
 
     def _index(self, record: Record, identity: object) -> None:
         if isinstance(record, Policy):
@@ -325,8 +329,13 @@ class Tables:
 
     def _enter(self, name: str, key: object, identity: object, record: Record) -> None:
         # Nobody asks for what has no key, and there is much of it: almost no queue has an owner.
-        if key is not None:
-            self._indexes[name].setdefault(key, {})[identity] = record
+        if key is None:
+            return
+        index = self._indexes[name]
+        members = index.get(key)
+        if members is None:
+            members = index[key] = StaggeredDict(_PLACES[name]) if name in _PLACES else {}
+        members[identity] = record
 
     def _strike(self, name: str, key: object, identity: object) -> None:
         if key is None:
@@ -363,6 +372,14 @@ def _nodes_of(view: View | None) -> set[str]:
         nodes.update([entry.node for entry in view.last_in_sync])
     return nodes
 
+
+_PLACES = {
+    "queues_in": staggered.QUEUES_IN,
+    "queues_on": staggered.QUEUES_ON,
+    "bindings_in": staggered.BINDINGS_IN,
+    "bindings_from": staggered.BINDINGS_FROM,
+}
+"""Indexes in which very many records may have one key."""
 
 _INDEXES: dict[type, tuple[tuple[str, Callable[[Any], object]], ...]] = {
     VHost: (),

@@ -10,8 +10,9 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 
-from mirrormq.base import limits
+from mirrormq.base import limits, staggered
 from mirrormq.base.rng import Rng
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.types import Now, Peer
 from mirrormq.broker.census import Census
 from mirrormq.broker.channel import Channel
@@ -96,7 +97,7 @@ class Node:
         """To read queues from, until that is done."""
         fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000
         self.journal = Journal(self.effects, self.next_token, fsync=fsync, interval_us=interval_us)
-        self.logs: dict[int, DurableLog] = {}
+        self.logs: dict[int, DurableLog] = StaggeredDict(staggered.LOGS)
         """Logs of the durable queues, by queue id."""
         self._budget = Budget(self.work, self.logs, settings.memory_limit)
         self.copies: Copies | None = None

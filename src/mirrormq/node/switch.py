@@ -16,8 +16,9 @@ it as a master. A link carries both.
 from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mirrormq.base import limits
+from mirrormq.base import limits, staggered
 from mirrormq.base.errors import not_found
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.broker.arguments import QueueSettings
 from mirrormq.broker.host import Host
 from mirrormq.broker.mirrorqueue import MirrorQueue
@@ -100,7 +101,7 @@ class Switch:
         """Frames of linked nodes that came before this node could serve them: greetings."""
         self.pid = make_pid(node.node_name, node.rng.token(5))
         self.links: dict[str, PeerLink] = {}
-        self.masters: dict[int, Queue] = {}
+        self.masters: dict[int, Queue] = StaggeredDict(staggered.MASTERS)
         """Queues mastered here, by id."""
         self.remotes: dict[int, RemoteQueue] = {}
         """Queues mastered elsewhere, by id."""
