@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable, Hashable
+from itertools import pairwise
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_no_two_of_a_row_grow_with_the_same_entry(kind: str) -> None:
     assert [len(grown) for grown in found] == [len(found[0])] * len(tables)
     assert len(found[0]) >= 3
     for together in zip(*found, strict=True):
-        apart = [before - after for before, after in zip(together, together[1:], strict=False)]
+        apart = [before - after for before, after in pairwise(together)]
         assert min(apart) >= APART
 
 

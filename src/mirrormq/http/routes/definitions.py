@@ -13,6 +13,7 @@ from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import ask
 from mirrormq.http.describe import described
+from mirrormq.kernel.jsonrows import NoArray, elements
 from mirrormq.meta.definitions import sections
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
@@ -71,10 +72,8 @@ async def _decoded(data: bytes) -> dict[str, Any]:
                 found[name] = msgspec.json.decode(section)
                 continue
             await answers.next_turn()
-            rows = msgspec.json.decode(section, type=list[msgspec.Raw])
-            await answers.next_turn()
-            found[name] = await answers.collected(map(msgspec.json.decode, rows))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            found[name] = await answers.collected(map(msgspec.json.decode, elements(memoryview(section))))
+    except (msgspec.DecodeError, NoArray, UnicodeDecodeError, RecursionError):
         raise bad_request("failed_to_parse_json") from None
     return found
 
