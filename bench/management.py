@@ -317,7 +317,7 @@ def main(argv: list[str]) -> int:
         threading.Event().wait(IDLE_S)
         idle = asker.worst()
         everything: list[Measured] = []
-        for group in (*GROUPS, Group("heavy", heavy(options.queues), 2, 0.0)):
+        for group in (*GROUPS, Group("heavy", heavy(options.queues), 5, 0.0)):
             found = asker.measure(group.asked, group.rounds)
             everything += found
             broken += sum(told(group.title, one, group.ms_max) for one in found)

@@ -6,6 +6,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.types import Now
 from mirrormq.broker.readback import ReadBack
 from mirrormq.kernel import records
@@ -47,7 +48,9 @@ class CopyNode:
         self._token = 0
         self._reads: deque[tuple[Any, ...]] = deque()
         self.journal = Journal(self.disk, self._next_token)
-        self.logs = {key: DurableLog(self.journal, Segments(self.disk, key)) for key in (*mirrored, *plain)}
+        self.logs: StaggeredDict[int, DurableLog] = StaggeredDict(0)
+        for key in (*mirrored, *plain):
+            self.logs[key] = DurableLog(self.journal, Segments(self.disk, key))
         self.pool = RecentPool()
         self.copies = {key: CopyLog(self.logs[key], self.pool) for key in mirrored}
         self.cores = {key: new_core(priorities) for key in plain}

@@ -6,7 +6,8 @@ the same declare, which then holds the loop for as long as ten ordinary ones. Ea
 own in a row and grows so many declares before it must.
 
 Guarantee: a `StaggeredDict` is a dictionary, with its order and its entries. When it grows is a matter of
-time only: were Python to grow its dictionaries in another way, they would all grow at once again.
+time only: were Python to grow its dictionaries in another way, they would all grow at once again. It counts
+the keys that came, so that a walk over very many finds the new ones without a look at the others (base/walk).
 """
 
 from itertools import count, islice
@@ -41,11 +42,13 @@ def table_for(entries: int) -> int:
 class StaggeredDict(dict[Key, Value]):
     """Grows before it is full. Entries are to be set by `d[key] = value` only."""
 
-    __slots__ = ("_early", "_room")
+    __slots__ = ("_early", "_room", "added")
 
     def __init__(self, place: int) -> None:
         """`place`: which one in the row of those that are filled together, from 0 on."""
         super().__init__()
+        self.added = 0
+        """How many keys came so far: those that came since somebody looked are among as many of the last."""
         self._early = place * APART
         self._room = 0
         """New keys the table takes before it is full; those of entries that went are not given back."""
@@ -56,6 +59,7 @@ class StaggeredDict(dict[Key, Value]):
             if self._room <= self._early and len(self) >= LARGE:
                 self._grow(key)
             self._note()
+            self.added += 1
         super().__setitem__(key, value)
 
     def clear(self) -> None:

@@ -11,13 +11,23 @@ Guarantees
   asked for.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Generic, TypeVar
+
+from mirrormq.base.staggered import StaggeredDict
 
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
-ROUNDS_MAX = 30
-"""Rounds after which keys are listed anew in any case."""
+STALE_SHARE, STALE_KEYS = 4, 64
+"""Keys are gone through for those that went when these are a fourth of them, and so many more."""
+STEP = 32
+"""Keys that are looked up at once where nobody says how many."""
+
+
+def let_go(past: dict[Key, Item], most: int) -> list[tuple[Key, Item]]:
+    """Take some out of a dictionary that nobody needs any more, the last first."""
+    return [past.popitem() for _ in range(min(most, len(past)))]
 
 
 class Walk(Generic[Item]):
@@ -64,17 +74,22 @@ class Walk(Generic[Item]):
 
 
 class KeyWalk(Generic[Key]):
-    """Rounds over the keys of a mapping, listed anew only when one came or went.
+    """Rounds over the keys of a dictionary, which are listed once: then those that came are added.
 
-    That is told by their number and the last of them: a key that is removed and comes again later can hide
-    another one that came between, for `ROUNDS_MAX` rounds at most.
+    A key that went and came again may be given out twice in a round, one that came while it is under way
+    waits for the next.
     """
 
-    def __init__(self, mapping: dict[Key, Any]) -> None:
+    def __init__(self, mapping: StaggeredDict[Key, Any]) -> None:
         self._mapping = mapping
-        self._keys: list[Key] = []
-        self._rounds_left = 0
+        self._keys: list[Key] = list(mapping)
+        """Those that went are among them for a while."""
+        self._added = mapping.added
         self._at = 0
+        self._kept: list[Key] | None = None
+        """While too many of them went: those that are there, as the round goes on."""
+        self._past: list[Key] = []
+        """Keys of which a few are let go of in each step."""
         self._is_due = False
         self._has_begun = False
         self.rounds = 0
@@ -90,23 +105,42 @@ class KeyWalk(Generic[Key]):
         self._is_due = True
 
     def take(self, most: int) -> list[Key]:
-        """The next keys, as `Walk.take`. What they stood for may be gone."""
+        """The next keys, `most` at most, as `Walk.take`."""
         if not self._has_begun:
             if not self._is_due:
                 return []
             self._is_due, self._has_begun, self._at = False, True, 0
             self._list()
-        found = self._keys[self._at : self._at + most]
+        del self._past[-most:]
+        keys, mapping = self._keys, self._mapping
+        found = [key for key in keys[self._at : self._at + most] if key in mapping]
         self._at += most
-        if len(found) < most:
+        if self._kept is not None:
+            self._kept += found
+        if self._at > len(keys):
             self.rounds += 1
             self._has_begun = False
+            if self._kept is not None:
+                self._past, self._keys, self._kept = keys, self._kept, None
         return found
+
+    def each(self) -> Iterator[Key]:
+        """The keys of a round, as long as somebody wants them."""
+        self.begin()
+        before = self.rounds
+        while self.rounds == before:
+            yield from self.take(STEP)
 
     def _list(self) -> None:
         keys, mapping = self._keys, self._mapping
-        is_same = len(keys) == len(mapping) and (not keys or keys[-1] == next(reversed(mapping)))
-        if not is_same or not self._rounds_left:
+        new = mapping.added - self._added
+        if new:
+            self._added = mapping.added
+            keys += list(islice(reversed(mapping), new))[::-1]
+        if len(keys) <= len(mapping) + len(mapping) // STALE_SHARE + STALE_KEYS:
+            return
+        if self._past:
+            # The round before left out those that went: these are keys that came again, and again.
             self._keys = list(mapping)
-            self._rounds_left = ROUNDS_MAX
-        self._rounds_left -= 1
+        else:
+            self._kept = []

@@ -20,6 +20,7 @@ from collections.abc import Callable, Container
 from functools import partial
 
 from mirrormq.base import limits
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.types import Now
 from mirrormq.kernel import records
 from mirrormq.log import checkpoint, journal
@@ -47,7 +48,7 @@ class Recycler:
         next_token: Callable[[], int],
         *,
         journal: Journal,
-        logs: dict[int, DurableLog],
+        logs: StaggeredDict[int, DurableLog],
     ) -> None:
         self._outbox = outbox
         self._read = read

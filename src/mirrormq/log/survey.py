@@ -7,6 +7,7 @@ Guarantees
 """
 
 from mirrormq.base import limits
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.types import Now
 from mirrormq.base.walk import KeyWalk
 from mirrormq.log.durable import DurableLog
@@ -15,7 +16,7 @@ from mirrormq.log.durable import DurableLog
 class Survey:
     """One look at everything at a time."""
 
-    def __init__(self, logs: dict[int, DurableLog]) -> None:
+    def __init__(self, logs: StaggeredDict[int, DurableLog]) -> None:
         self._logs = logs
         self._walk = KeyWalk(logs)
         self._now: Now | None = None

@@ -8,6 +8,7 @@ Guarantees
 """
 
 from mirrormq.base import limits
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.walk import KeyWalk
 from mirrormq.broker.connection import Connection
 
@@ -15,7 +16,7 @@ from mirrormq.broker.connection import Connection
 class Beats:
     """One round over all connections at a time."""
 
-    def __init__(self, connections: dict[int, Connection]) -> None:
+    def __init__(self, connections: StaggeredDict[int, Connection]) -> None:
         self._connections = connections
         self._walk = KeyWalk(connections)
 

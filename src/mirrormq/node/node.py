@@ -83,8 +83,9 @@ class Node:
         self.dirty, self.work, self.grave = Dirty(), Worklist(), Graveyard()
         self.vhosts: dict[str, VHost] = {}
         self.channels: dict[int, Channel] = {}
-        self.connections: dict[int, Connection] = {}
-        self.census, self.beats = Census(), beats.Beats(self.connections)
+        connections: StaggeredDict[int, Connection] = StaggeredDict(0)
+        self.connections: dict[int, Connection] = connections
+        self.census, self.beats = Census(), beats.Beats(connections)
         self.alarms: set[str] = set()
         self.memory_used = self.disk_free = self._unfreed = 0
         self._clock = ClockWatch(now, lambda text: self.note("warning", text, event="clock.jumped"))
@@ -97,7 +98,7 @@ class Node:
         """To read queues from, until that is done."""
         fsync, interval_us = settings.fsync, settings.fsync_interval_ms * 1000
         self.journal = Journal(self.effects, self.next_token, fsync=fsync, interval_us=interval_us)
-        self.logs: dict[int, DurableLog] = StaggeredDict(staggered.LOGS)
+        self.logs: StaggeredDict[int, DurableLog] = StaggeredDict(staggered.LOGS)
         """Logs of the durable queues, by queue id."""
         self._budget = Budget(self.work, self.logs, settings.memory_limit)
         self.copies: Copies | None = None
@@ -118,7 +119,7 @@ class Node:
         self._confirms = Confirms(self)
         self._timers: list[tuple[int, int, QueuePort]] = []
         self._admin = Admin(self)
-        self.switch = Switch(self, self.effects)
+        self.switch: Switch = Switch(self, self.effects)
         self.news = news.News(self, self.effects, self.switch.masters)
         self.inquiries = inquiry.Inquiries(self, self.effects)
         self.following, self.bulk = changes.Following(), BulkService(self)

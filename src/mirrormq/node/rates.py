@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from mirrormq.base import limits
+from mirrormq.base.walk import KeyWalk, let_go
 from mirrormq.broker.census import CHURN
 from mirrormq.kernel.cores import QUEUE_COUNTS
 from mirrormq.kernel.tally import CHANNEL_COUNTS, EXCHANGE_COUNTS
@@ -49,6 +50,8 @@ _READY, _UNACKED = QUEUE_COUNTS.index("messages_ready"), QUEUE_COUNTS.index("mes
 
 Counts = tuple[int, ...]
 Table = dict[Hashable, History]
+_LET_GO = 16
+"""Of the table of the round before, between two looks at the clock."""
 
 
 class _Round:
@@ -65,6 +68,7 @@ class Rates:
 
     def __init__(self, node: "Node") -> None:
         self._node = node
+        self._walk = KeyWalk(node.switch.masters)
         self._tables: list[Table] = [{} for _ in COLUMNS]
         self._round: _Round | None = None
         self._size = 0
@@ -149,7 +153,8 @@ class Rates:
         node = self._node
         depths: dict[str, list[int]] = {}
         octets: dict[str, list[int]] = {name: list(moved) for name, moved in self._octets.items()}
-        yield from self._table(QUEUE, time, self._queues(list(node.switch.masters.values()), depths))
+        queues = (node.switch.masters[number] for number in self._walk.each())
+        yield from self._table(QUEUE, time, self._queues(queues, depths))
         yield from self._table(CHANNEL, time, _channels(list(node.channels.values())))
         yield from self._table(CONNECTION, time, _connections(list(node.connections.values()), octets))
         vhosts = list(node.vhosts.values())
@@ -164,6 +169,8 @@ class Rates:
         """Go through the objects of a kind; those that are no longer there are forgotten at the end."""
         before, after = self._tables[kind], Table()
         for key, counts in found:
+            if key in after:
+                continue  # a queue that went and came again: a walk may give it out twice
             past = before.get(key)
             if counts is None:
                 counts = past.last if past is not None else None
@@ -179,15 +186,15 @@ class Rates:
                 continue
             self._size += past.put(time, counts, self._size < limits.rates_bytes_max)
             yield True
-        gone = before.keys() - after.keys()
-        for number, key in enumerate(gone):
-            self._size -= before[key].size
-            if number % 64 == 0:
-                yield False
         self._tables[kind] = after
+        while before:
+            for key, past in let_go(before, _LET_GO):
+                if key not in after:
+                    self._size -= past.size
+            yield False
 
     def _queues(
-        self, queues: "list[Queue]", depths: dict[str, list[int]]
+        self, queues: "Iterator[Queue]", depths: dict[str, list[int]]
     ) -> Iterator[tuple[Hashable, Counts | None]]:
         table = self._tables[QUEUE]
         for queue in queues:

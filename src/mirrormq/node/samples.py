@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mirrormq.base import limits
+from mirrormq.base.walk import KeyWalk, let_go
 from mirrormq.broker.queue import Queue
 from mirrormq.meta import system
 from mirrormq.node.eventexchange import plain
@@ -76,15 +77,14 @@ _NEW = Seen()
 class Round:
     """One look at all queues."""
 
-    def __init__(self, queues: list[Queue], since: int, mono: int) -> None:
-        self.left: Iterator[Queue] = iter(queues)
-        self.count = len(queues)
+    def __init__(self, queues: Iterator[Queue], since: int, mono: int) -> None:
+        self.left = queues
         self.since = since
         self.mono = mono
         """When the round before began: a queue that had no turn since is as it was."""
         self.seen: dict[int, Seen] = {}
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self.parts = self.looked = self.ready = self.unacked = self.consumers = 0
+        self.parts = self.ready = self.unacked = self.consumers = 0
 
 
 class Samples:
@@ -95,7 +95,10 @@ class Samples:
         self._queue = SystemQueue(node, system.SAMPLES, is_on=node.settings.samples)
         self._round: Round | None = None
         self._number = 0
+        self._walk = KeyWalk(node.switch.masters)
         self._seen: dict[int, Seen] = {}
+        self._past: dict[int, Seen] = {}
+        """What was seen before that, of which a few are let go of in each pass."""
         self._told: tuple[Any, ...] = ()
         """What the last row of this node said, apart from what changes all the time."""
         self._begun_at = self._told_at = node.now.mono
@@ -105,7 +108,7 @@ class Samples:
     @property
     def needs_pass(self) -> bool:
         """Is a round under way?"""
-        return self._round is not None
+        return self._round is not None or bool(self._past)
 
     def tick(self) -> None:
         """Every second: begin a round."""
@@ -116,34 +119,40 @@ class Samples:
         is_due = mono - self._begun_at >= limits.samples_period_us * 9 // 10
         if is_due and self._queue.is_on and self._round is None and self._queue.may_publish:
             self._number += 1
-            self._round = Round(list(node.switch.masters.values()), self._since, self._begun_at)
+            self._round = Round(self._queues(), self._since, self._begun_at)
             self._begun_at = mono
 
     def step(self) -> None:
         """Look at some queues."""
         current = self._round
         if current is None:
+            let_go(self._past, limits.samples_slice_queues)
             return
         rows = 0
-        for queue in islice(current.left, limits.samples_slice_queues):
-            current.looked += 1
+        for _ in range(limits.samples_slice_queues):
+            queue = next(current.left, None)
+            if queue is None:
+                self._round = None
+                self._end(current)
+                return
             if not system.is_system(queue.record.vhost, queue.record.name):
                 rows += self._look(current, queue)
             if rows == limits.samples_slice_rows:
                 break
-        else:
-            if current.looked == current.count:
-                self._round = None
-                self._end(current)
-                return
         if len(current.columns["queue"]) > limits.samples_rows_max - limits.samples_slice_rows:
             self._publish(current, None)
 
     # --- queues ---------------------------------------------------------------------------------
 
+    def _queues(self) -> Iterator[Queue]:
+        masters = self._node.switch.masters
+        return (masters[number] for number in self._walk.each())
+
     def _look(self, current: Round, queue: Queue) -> bool:
         """Look at a queue; has it changed?"""
         number = queue.record.id
+        if number in current.seen:
+            return False  # it went and came again: a walk may give it out twice
         before = self._seen.get(number, _NEW)
         is_same = queue.pace.turned_at < current.mono and before is not _NEW
         now = before if is_same else _seen(queue)
@@ -190,7 +199,7 @@ class Samples:
 
     def _end(self, current: Round) -> None:
         node = self._node
-        self._seen = current.seen
+        self._seen, self._past = current.seen, self._seen
         row = self._row(current)
         steady = tuple(row[name] for name in ("connections", "channels", "consumers", "queues", "alarms"))
         is_new = bool(current.columns["queue"]) or current.parts > 0 or steady != self._told

@@ -101,7 +101,7 @@ class Switch:
         """Frames of linked nodes that came before this node could serve them: greetings."""
         self.pid = make_pid(node.node_name, node.rng.token(5))
         self.links: dict[str, PeerLink] = {}
-        self.masters: dict[int, Queue] = StaggeredDict(staggered.MASTERS)
+        self.masters: StaggeredDict[int, Queue] = StaggeredDict(staggered.MASTERS)
         """Queues mastered here, by id."""
         self.remotes: dict[int, RemoteQueue] = {}
         """Queues mastered elsewhere, by id."""

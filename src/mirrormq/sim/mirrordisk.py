@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mirrormq.base.staggered import StaggeredDict
 from mirrormq.base.types import Now
 from mirrormq.kernel import records, replay
 from mirrormq.log.copybase import Copying
@@ -263,7 +264,7 @@ class DiskStore:
         self._token = 0
         self._ticks = 0
         self.journal = Journal(self._effects, self._next_token)
-        self._logs: dict[int, DurableLog] = {}
+        self._logs: StaggeredDict[int, DurableLog] = StaggeredDict(0)
         self._pool = RecentPool()
         self.recycler = Recycler(
             self._effects, self.read, self._next_token, journal=self.journal, logs=self._logs

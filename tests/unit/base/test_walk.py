@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from mirrormq.base.walk import ROUNDS_MAX, KeyWalk, Walk
+import random
+
+import pytest
+
+from mirrormq.base.staggered import StaggeredDict
+from mirrormq.base.walk import KeyWalk, Walk, let_go
 
 
 def test_a_round_gives_out_every_object_once_however_small_the_steps() -> None:
@@ -53,8 +58,15 @@ def taken(walk: KeyWalk[int], most: int = 2) -> list[int]:
     return found
 
 
+def many(count: int) -> StaggeredDict[int, None]:
+    made: StaggeredDict[int, None] = StaggeredDict(0)
+    for number in range(count):
+        made[number] = None
+    return made
+
+
 def test_a_walk_over_keys_hears_of_every_key_that_came_or_went() -> None:
-    mapping = dict.fromkeys(range(5))
+    mapping = many(5)
     walk = KeyWalk(mapping)
     assert taken(walk) == [0, 1, 2, 3, 4]
     assert taken(walk) == [0, 1, 2, 3, 4]
@@ -68,7 +80,7 @@ def test_a_walk_over_keys_hears_of_every_key_that_came_or_went() -> None:
 
 
 def test_a_round_over_keys_that_was_asked_for_meanwhile_follows_the_one_under_way() -> None:
-    walk = KeyWalk(dict.fromkeys(range(3)))
+    walk = KeyWalk(many(3))
     walk.begin()
     assert walk.take(2) == [0, 1]
     walk.begin()
@@ -77,11 +89,58 @@ def test_a_round_over_keys_that_was_asked_for_meanwhile_follows_the_one_under_wa
     assert (walk.is_under_way, walk.rounds) == (False, 2)
 
 
-def test_a_key_hidden_by_one_that_came_again_is_found_after_some_rounds() -> None:
-    mapping = dict.fromkeys(range(3))
+def test_a_key_that_came_again_hides_no_other() -> None:
+    mapping = many(3)
     walk = KeyWalk(mapping)
     taken(walk)
     del mapping[1]
     mapping[7] = None
     mapping[2] = mapping.pop(2)
-    assert 7 in [key for _ in range(ROUNDS_MAX) for key in taken(walk)]
+    assert set(taken(walk)) == {0, 7, 2}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whatever_comes_and_goes_every_round_has_all_keys(seed: int) -> None:
+    rng = random.Random(seed)
+    mapping = many(rng.randrange(50))
+    walk = KeyWalk(mapping)
+    for _ in range(300):
+        for _ in range(rng.choice((0, 1, 5, 60))):
+            if rng.random() < 0.5:
+                mapping[rng.randrange(200)] = None
+            else:
+                mapping.pop(rng.randrange(200), None)
+        if rng.random() < 0.01:
+            mapping.clear()
+        found = taken(walk, rng.choice((1, 7, 500))) if rng.random() < 0.7 else list(walk.each())
+        assert set(found) == set(mapping)
+    for _ in range(3):
+        taken(walk)
+    assert len(walk._keys) <= len(mapping) * 1.25 + 64
+
+
+def test_keys_that_went_are_left_out_after_a_round_and_let_go_of_in_the_next() -> None:
+    mapping = many(1000)
+    walk = KeyWalk(mapping)
+    for number in range(900):
+        del mapping[number]
+    assert taken(walk, 100) == [*range(900, 1000)]
+    assert (len(walk._keys), len(walk._past)) == (100, 1000)
+    assert taken(walk, 40) == [*range(900, 1000)]
+    assert len(walk._past) == 1000 - 3 * 40
+
+
+def test_keys_that_come_again_and_again_do_not_pile_up() -> None:
+    mapping = many(1000)
+    walk = KeyWalk(mapping)
+    for _ in range(20):
+        for number in range(1000):
+            mapping[number] = mapping.pop(number)
+        assert set(taken(walk, 100)) == set(range(1000))
+        assert len(walk._keys) <= 3 * 1000
+
+
+def test_what_is_past_is_let_go_of_in_steps() -> None:
+    past = dict.fromkeys(range(5))
+    assert let_go(past, 2) == [(4, None), (3, None)]
+    assert (let_go(past, 9), past) == ([(2, None), (1, None), (0, None)], {})
