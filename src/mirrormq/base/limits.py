@@ -209,8 +209,8 @@ window_entries = 4096
 read_back_bytes = 1024 * 1024
 """Bytes read from disk at once for a queue whose head lies there."""
 recycle_slice_bytes = 1024 * 1024
-recycle_slice_batches = 200
-"""Bytes, and about how many batches, of a file copied in one step: about a millisecond."""
+recycle_slice_batches = 80
+"""Bytes, and about how many batches, of a file copied in one step: half a millisecond to one."""
 segment_bytes_min = 1024 * 1024
 segment_bytes_max = 64 * 1024 * 1024
 """Size of a queue's first segment, and of its largest."""
@@ -534,7 +534,7 @@ raft_snapshot_part_bytes = 256 * 1024
 assert raft_snapshot_part_bytes <= raft_append_bytes_max
 raft_snapshot_bytes_max = 2 * 1024 * 1024 * 1024
 """Largest snapshot a node accepts from a leader."""
-raft_freed_per_pass = 2_000
+raft_freed_per_pass = 500
 """Entries freed in one pass after a snapshot."""
 raft_trailing_bytes_max = 1024 * 1024
 """Bytes of entries kept in memory behind a snapshot, so that a peer a little behind needs no snapshot."""

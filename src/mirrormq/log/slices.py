@@ -12,7 +12,7 @@ from mirrormq.kernel import records
 from mirrormq.log.disk import Reader
 from mirrormq.log.scan import Head, Scanned, scan
 
-SLICE_MIN = 16 * 1024
+SLICE_MIN = 8 * 1024
 
 
 class Gap(NamedTuple):
@@ -70,6 +70,13 @@ class Slices:
             self._visitor.end(f"{self._file} cannot be read: {error}")
             return
         found = scan(data)
+        is_more = len(found.batches) > 2 * limits.recycle_slice_batches
+        if is_more:
+            # Behind large batches come very small ones: the rest is read again.
+            rest, _ = found.batches[limits.recycle_slice_batches]
+            few = found.batches[: limits.recycle_slice_batches]
+            found = found._replace(batches=few, resume=rest, need=0)
+            length = rest
         self._tell_gaps(data, found)
         if not self._visitor.batches(data, found.batches):
             return
@@ -77,7 +84,7 @@ class Slices:
         fair = length * limits.recycle_slice_batches // count
         self._slice = max(min(fair, 2 * self._slice, limits.recycle_slice_bytes), min(SLICE_MIN, length))
         is_cut = found.resume == 0 and not found.batches and max(found.need, self._slice) <= length
-        if len(data) < length or self.at + length >= self._end or is_cut:
+        if not is_more and (len(data) < length or self.at + length >= self._end or is_cut):
             if self.at + found.resume < self._end and self._gap_at is None:
                 self._gap_at = self.at + found.resume
             self._finish()
