@@ -7,7 +7,7 @@ how long one callback kept the loop at most: median and maximum over the rounds,
 processes must not count (bench/holds.py). Python's collector and what the node does every second by itself
 are told apart from that. Where the machine is a guest, time that its host took away looks like CPU time: a
 long callback during which the count of that grew is left out, and how many there were is told. Not all of it
-is counted by the host, so before and after all of this programs that do nothing are measured, too
+is counted by the host, so before and after all of this equal pieces of work are measured, too
 (bench/stalls.py): a hold is ours if it comes back with requests of its kind.
 """
 
