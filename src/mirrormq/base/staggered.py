@@ -11,7 +11,7 @@ the keys that came, so that a walk over very many finds the new ones without a l
 """
 
 from itertools import count, islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -61,6 +61,12 @@ class StaggeredDict(dict[Key, Value]):
             self._note()
             self.added += 1
         super().__setitem__(key, value)
+
+    def setdefault(self, *_: Any) -> Any:
+        """Refused: what comes would not be counted."""
+        raise TypeError("set an entry by d[key] = value")
+
+    update = __ior__ = setdefault
 
     def clear(self) -> None:
         """Remove everything."""

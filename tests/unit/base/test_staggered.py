@@ -76,3 +76,14 @@ def test_it_is_a_dictionary_like_any_other(seed: int) -> None:
             plain.clear()
     assert table == plain
     assert list(table.items()) == list(plain.items())
+
+
+def test_entries_that_would_not_be_counted_are_refused() -> None:
+    table: StaggeredDict[int, int] = StaggeredDict(0)
+    with pytest.raises(TypeError):
+        table.setdefault(1, 1)
+    with pytest.raises(TypeError):
+        table.update({1: 1})
+    with pytest.raises(TypeError):
+        table |= {1: 1}
+    assert (table, table.added) == ({}, 0)
