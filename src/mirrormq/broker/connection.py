@@ -189,8 +189,7 @@ class Connection:
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         """The pieces that wait to be written; none of them is empty."""
-        data = self.out.take()
-        return (data,) if data else ()
+        return (data,) if (data := self.out.take()) else ()
 
     def on_output_blocked(self) -> None:
         """The client's socket takes no more for now: deliver nothing to it."""

@@ -2,8 +2,8 @@
 """The elements of a JSON array, one at a time.
 
 Guarantee: if every element given out is JSON, they are the elements of the array, in order, and the array was
-JSON; of what is no array an error is raised, at the latest where it ends. Nothing else is checked here: whoever
-decodes an element sees what is wrong in it.
+JSON; of what is no array an error is raised, at the latest where it ends. Nothing else is checked here:
+whoever decodes an element sees what is wrong in it.
 
 A file of definitions has a hundred thousand rows in one array. A decoder takes it in one go, and holds the
 loop meanwhile; this goes on where it was for as long as somebody asks.

@@ -83,7 +83,7 @@ class Node:
         self.dirty, self.work, self.grave = Dirty(), Worklist(), Graveyard()
         self.vhosts: dict[str, VHost] = {}
         self.channels: dict[int, Channel] = {}
-        connections: StaggeredDict[int, Connection] = StaggeredDict(0)
+        connections = StaggeredDict[int, Connection](0)
         self.connections: dict[int, Connection] = connections
         self.census, self.beats = Census(), beats.Beats(connections)
         self.alarms: set[str] = set()
@@ -206,8 +206,7 @@ class Node:
         connection = self.connections.get(conn)
         if connection is None:
             return ()
-        out = connection.out
-        pieces = connection.take_output()
+        out, pieces = connection.out, connection.take_output()
         if out.starved and not out.blocked:
             self._touch_consumed(connection)
         return pieces
@@ -288,8 +287,7 @@ class Node:
     def disk_read(self, now: Now, token: int, data: bytes | None, error: str | None) -> bool:
         """A part of a file was read, or could not be. Is there anything in it for a pass to do?"""
         self.now = now
-        done = self._reads.pop(token, None)
-        if done is not None:
+        if (done := self._reads.pop(token, None)) is not None:
             return done(data, error) is not QUIET
         self.membership.disk_read(token, data, error)
         return True

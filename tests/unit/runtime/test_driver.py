@@ -226,21 +226,29 @@ async def test_a_part_of_a_file_that_was_read_comes_back_to_the_node(stage: Stag
     assert stage.node.inputs[-2:] == [("read", 7, b"data", None), ("read", 8, None, "Input/output error")]
 
 
+async def turned() -> None:
+    """Wait until everything that was due has run."""
+    loop = asyncio.get_running_loop()
+    turn = loop.create_future()
+    loop.call_soon(turn.set_result, None)
+    await turn
+
+
 async def test_a_read_that_leaves_nothing_to_a_pass_has_none_but_its_effects_are_carried_out(
     stage: Stage,
 ) -> None:
     stage.driver.gauges(1, 2)
-    await asyncio.sleep(0)
+    await turned()
     before = stage.node.passes
     stage.node.reads_quietly = True
     stage.node.effects.read("log", 5, 10, 7)
     stage.driver.disk_read(6, b"data", None)
-    await asyncio.sleep(0)
+    await turned()
     assert stage.disk.orders == [fx.Read("log", 5, 10, 7)]
     assert stage.node.passes == before
     stage.node.reads_quietly = False
     stage.driver.disk_read(7, b"data", None)
-    await asyncio.sleep(0)
+    await turned()
     assert stage.node.passes == before + 1
 
 
