@@ -280,7 +280,8 @@ class Node:
         """Does it take connections of clients?"""
         try:
             socket.create_connection((self.host, AMQP), timeout=DEADLINE_S).close()
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):
+            # Reset: the listener was closed while this connection waited to be accepted.
             return False
         return True
 
