@@ -125,11 +125,18 @@ class KeyWalk(Generic[Key]):
         return found
 
     def each(self) -> Iterator[Key]:
-        """The keys of a round, as long as somebody wants them."""
+        """The keys of a round, as long as somebody wants them; each is there when it is given out.
+
+        Whoever goes through them lets the loop pass in between: what was taken together with the key before
+        may have gone since. If a round that nobody ended is under way, its rest comes first.
+        """
         self.begin()
-        before = self.rounds
-        while self.rounds == before:
-            yield from self.take(STEP)
+        last = self.rounds + self._has_begun + 1
+        mapping = self._mapping
+        while self.rounds < last:
+            for key in self.take(STEP):
+                if key in mapping:
+                    yield key
 
     def _list(self) -> None:
         keys, mapping = self._keys, self._mapping

@@ -119,6 +119,20 @@ def test_whatever_comes_and_goes_every_round_has_all_keys(seed: int) -> None:
     assert len(walk._keys) <= len(mapping) * 1.25 + 64
 
 
+def test_a_key_that_goes_while_others_are_looked_at_is_not_given_out() -> None:
+    mapping = many(5)
+    keys = KeyWalk(mapping).each()
+    assert next(keys) == 0
+    del mapping[1], mapping[4]
+    assert list(keys) == [2, 3]
+
+
+def test_whoever_comes_after_one_that_stopped_midway_gets_all_keys() -> None:
+    walk = KeyWalk(many(100))
+    assert next(walk.each()) == 0
+    assert set(walk.each()) == set(range(100))
+
+
 def test_keys_that_went_are_left_out_after_a_round_and_let_go_of_in_the_next() -> None:
     mapping = many(1000)
     walk = KeyWalk(mapping)

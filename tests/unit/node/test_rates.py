@@ -225,6 +225,23 @@ def test_a_queue_that_is_deleted_leaves_nothing_behind(kit: AdminKit) -> None:
     assert before < kit.node.rates.size < grown
 
 
+def test_queues_that_go_while_others_are_looked_at_are_passed_over() -> None:
+    kit = AdminKit(samples=True)
+    client = kit.client()
+    count = limits.rates_slice_objects * 2
+    for number in range(count):
+        client.send(methods.QueueDeclare(queue=f"q{number}", nowait=True))
+    kit.advance(PERIOD)
+    kit.now = Now(kit.now.mono + limits.rates_period_us, kit.now.wall + limits.rates_period_us)
+    kit.node.tick(kit.now)
+    kit.node.end_pass(kit.now)
+    # A slice of each round was looked at, and this one was taken together with the last of them.
+    client.send(methods.QueueDelete(queue=f"q{limits.rates_slice_objects + 5}"))
+    client.publish("q0")
+    kit.advance(PERIOD)
+    assert queue_rates(kit, "q0")["message_stats"]["publish"] == 1
+
+
 def test_idle_queues_cost_no_rows(kit: AdminKit) -> None:
     client = kit.client()
     for number in range(20):
