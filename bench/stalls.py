@@ -30,12 +30,15 @@ class Stalls(NamedTuple):
     longest_ms: float
     long: int
     """Pieces that took longer than `LONG_MS`."""
+    spent_s: float
+    """Of CPU time, in all of them."""
 
     def text(self) -> str:
         """A sentence."""
         return (
             f"of {self.pieces} equal pieces of work, {self.median_ms:.2f} ms of CPU each (median), "
-            f"{self.long} took more than {LONG_MS:.0f} ms, the longest {self.longest_ms:.1f} ms"
+            f"{self.long} took more than {LONG_MS:.0f} ms ({self.long / self.spent_s:.2f} per CPU second), "
+            f"the longest {self.longest_ms:.1f} ms"
         )
 
 
@@ -65,7 +68,9 @@ def measured(seconds: float) -> Stalls:
     words = [sys.executable, "-m", "bench.stalls", WORK, str(seconds)]
     made = [subprocess.Popen(words, stdout=subprocess.PIPE) for _ in range(os.cpu_count() or 1)]
     took = [ms for one in made for ms in json.loads(one.communicate()[0])]
-    return Stalls(len(took), statistics.median(took), max(took), sum(ms > LONG_MS for ms in took))
+    return Stalls(
+        len(took), statistics.median(took), max(took), sum(ms > LONG_MS for ms in took), sum(took) / 1000
+    )
 
 
 if __name__ == "__main__":

@@ -92,6 +92,18 @@ tick_us = 1_000_000
 tick_connections = 50
 """Connections that are looked at for heartbeats and timeouts in one pass: half a millisecond."""
 
+warm_bytes_per_queue = 800
+"""Free memory that is kept warm for each queue (runtime/heap): what its eight tables with an entry per queue
+take when all of them grow."""
+warm_bytes_max = 16 * 1024 * 1024
+"""And at most."""
+warm_block_bytes = 1024 * 1024
+"""It is taken and written to in blocks of this size."""
+heap_spare_bytes_max = 2 * warm_bytes_max
+"""What is free at the end of the heap goes back to the system if it is more than that."""
+warm_pause_us = 100_000
+"""While a node works, it looks so often whether there is enough."""
+
 # --- connections ---
 handshake_frame_bytes_max = 4096
 """Largest frame before the client's tune-ok: every client can read and write frames of this size."""
@@ -790,8 +802,8 @@ bulk_ping_us = 10_000_000
 """A client that has said nothing for this long is asked whether it is there."""
 bulk_idle_us = 1_800_000_000
 """A client that has said and taken nothing for this long is sent away."""
-cursor_queues_per_step = 500
-"""Queues looked at for cursors in one pass."""
+cursor_queues_per_step = 200
+"""Queues looked at for cursors in one pass: half a millisecond."""
 bulk_query_bytes_max = 1024
 """Length of the text by which a query tells people what it is."""
 

@@ -444,6 +444,7 @@ class App:
     def _watch_machine(self) -> None:
         """Look at memory and disk once per second."""
         self.look_at_machine()
+        self.driver.heap.fit(len(self.node.state.queues))
         self._watch = self.loop.call_later(WATCH_SECONDS, self._watch_machine)
 
     def look_at_machine(self) -> None:

@@ -17,7 +17,7 @@ from mirrormq.base.types import Now, Peer
 from mirrormq.node import effects as fx
 from mirrormq.node.requests import Request
 from mirrormq.node.steps import Answer, Done
-from mirrormq.runtime import clock, hygiene
+from mirrormq.runtime import clock, heap, hygiene
 from mirrormq.runtime.hashing import hash_work
 from mirrormq.runtime.logs import Log
 
@@ -110,7 +110,7 @@ class Driver(Generic[NodeT]):
         self._emptied: asyncio.Future[None] | None = None
         self.now: Callable[[], Now] = clock.now
         self.passes = Durations(PASS_BOUNDS_US)
-        self._young = hygiene.Young()
+        self._young, self.heap = hygiene.Young(), heap.WarmHeap(heap.library())
         self._conn = 0
         self._is_pass_due = False
         self._is_left = False
@@ -344,6 +344,7 @@ class Driver(Generic[NodeT]):
             self._drain()
         self.passes.add(self.now().mono - now.mono)
         self._young.look(now.mono)
+        self.heap.look(now.mono)
         if self.node.needs_pass:
             # What this pass left over (freeing in slices, a cycle of letters) goes on after other inputs.
             self._is_pass_due = True

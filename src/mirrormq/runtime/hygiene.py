@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
 import socket
 import time
 from collections.abc import Mapping
+
+from mirrormq.runtime import heap
 
 GC_THRESHOLDS = (1_500, 1, 100_000)
 """Allocations between collections. Messages are not tracked, so what is left is slow-moving state. Of what is
@@ -21,11 +22,6 @@ YOUNG_US = 25_000
 allocated less what is freed, so while very many old objects are freed it would let tens of thousands of new
 ones wait, and then look at all of them in one go.
 """
-
-LARGE_BLOCK_BYTES = 4 * 1024 * 1024
-"""Blocks from here on are mapped and unmapped; smaller ones come often enough to be kept."""
-_M_MMAP_THRESHOLD = -3
-"""Its name in malloc.h."""
 
 
 def raise_file_limit() -> int:
@@ -45,7 +41,7 @@ def tune_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    _allocator("malloc_trim", 0)  # imports alone leave megabytes of holes behind
+    heap.give_back()  # imports alone leave megabytes of holes behind
 
 
 class Young:
@@ -59,21 +55,6 @@ class Young:
         if mono - self._at >= YOUNG_US:
             self._at = mono
             gc.collect(1)
-
-
-def tune_memory() -> None:
-    """Give large blocks back to the system when they are freed.
-
-    By itself the C library keeps what is as large as any it has seen freed: the work space of the first
-    password that is checked would stay with this process, in each thread that has checked one.
-    """
-    _allocator("mallopt", _M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
-
-
-def _allocator(function: str, *numbers: int) -> None:
-    """Call a function of the GNU C library's allocator; elsewhere there is none to call."""
-    with contextlib.suppress(OSError, AttributeError):
-        getattr(ctypes.CDLL(None), function)(*numbers)
 
 
 def reap_children() -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from mirrormq.http.ports import RUNNING
-from mirrormq.runtime import clock, hygiene
+from mirrormq.runtime import clock, heap, hygiene
 from mirrormq.runtime.app import App
 from mirrormq.runtime.control import Control, Interrupted
 from mirrormq.runtime.facts import facts
@@ -86,7 +86,7 @@ class Server:
         self._now: asyncio.Future[str] = self.loop.create_future()
         self._on_ready = on_ready
         self._install_signals()
-        hygiene.tune_memory()
+        heap.tune_memory()
         self.files_max = hygiene.raise_file_limit()
         # Whatever has come up goes down again in the opposite order, however far the start got.
         async with contextlib.AsyncExitStack() as undo:
