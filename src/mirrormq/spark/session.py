@@ -8,10 +8,13 @@ latter two: the rest was settled when the server was started.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
@@ -55,8 +58,20 @@ COMMON_TYPE = "-XX:TypeProfileMajorReceiverPercent=40"
 fifths of the calls, not nine tenths. Spark asks every column whether a value is null at one and the same
 place, and most of our columns that may be null are texts."""
 
+COLLECTOR = "-XX:+UseParallelGC"
+"""For the JVM: the collector with the least work for the program. Of the one that Java chooses by itself a
+read of rows has no use: it pauses for a shorter time, but a job waits for its end."""
+CHOICE = re.compile(r"-XX:[+-]Use\w+GC\b")
+CHOOSERS = (
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "SPARK_SUBMIT_OPTS",
+    "PYSPARK_SUBMIT_ARGS",
+)
+"""Variables in which others may name a collector."""
+
 LOCAL = {
-    "spark.driver.defaultJavaOptions": f"{ARROW_UNCHECKED} {HOT_ONLY} {COMMON_TYPE}",
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.ui.enabled": "false",
@@ -87,8 +102,29 @@ def make_session(
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.appName(name).master(master or "local[*]")
-    found = {**SETTINGS, **STARTING, **(LOCAL if is_local else {}), **(settings or {})}
+    found = {
+        **SETTINGS,
+        **STARTING,
+        **(_local_settings(settings or {}) if is_local else {}),
+        **(settings or {}),
+    }
     return builder.config(map=dict(found)).getOrCreate()
+
+
+def _local_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    words = [ARROW_UNCHECKED, HOT_ONLY, COMMON_TYPE]
+    if not any(CHOICE.search(text) for text in _java_options(settings)):
+        words.append(COLLECTOR)
+    return {"spark.driver.defaultJavaOptions": " ".join(words), **LOCAL}
+
+
+def _java_options(settings: Mapping[str, str]) -> list[str]:
+    """Wherever others may have named a collector: two of them, and Java would not start."""
+    found = [*settings.values(), *(os.environ.get(name, "") for name in CHOOSERS)]
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    with contextlib.suppress(OSError):
+        found.append(Path(folder, "spark-defaults.conf").read_text(errors="replace"))
+    return found
 
 
 def _submitted_session(name: str, settings: Mapping[str, str]) -> SparkSession:
