@@ -163,7 +163,7 @@ def test_whoever_prefers_less_motion_gets_none(cluster: Cluster, browser: Browse
     person.open("queue")
     flow = person.page.locator(".p-flow").first
     expect(flow).to_be_visible()
-    assert flow.evaluate("found => getComputedStyle(found).animationName") == "none"
+    expect(flow).to_have_css("animation-name", "none")
     person.leave()
 
 

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -150,8 +150,15 @@ def _run(options: argparse.Namespace, settings: Settings, log: Log) -> int:
 
     if options.stop_on_eof:
         threading.Thread(target=_stop_on_eof, name="stdin", daemon=True).start()
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(server.run(on_ready))
+    running: Coroutine[object, object, int] | None = None
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            running = server.run(on_ready)
+            return runner.run(running)
+    finally:
+        # SIGTERM may end this before the loop has taken the coroutine, which nobody would then ever close.
+        if running is not None:
+            running.close()
 
 
 def _stop_on_eof() -> None:
