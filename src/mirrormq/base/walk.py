@@ -124,19 +124,25 @@ class KeyWalk(Generic[Key]):
                 self._past, self._keys, self._kept = keys, self._kept, None
         return found
 
-    def each(self) -> Iterator[Key]:
+    def each(self) -> Iterator[Key | None]:
         """The keys of a round, as long as somebody wants them; each is there when it is given out.
 
         Whoever goes through them lets the loop pass in between: what was taken together with the key before
-        may have gone since. If a round that nobody ended is under way, its rest comes first.
+        may have gone since. If a round that nobody ended is under way, its rest comes first. None stands for
+        a step whose keys all went: after very many were deleted together, whoever counts what it was given
+        still stops in time.
         """
         self.begin()
         last = self.rounds + self._has_begun + 1
         mapping = self._mapping
         while self.rounds < last:
+            is_empty = True
             for key in self.take(STEP):
                 if key in mapping:
+                    is_empty = False
                     yield key
+            if is_empty:
+                yield None
 
     def _list(self) -> None:
         keys, mapping = self._keys, self._mapping

@@ -24,7 +24,6 @@ from mirrormq.node.history import History, Levels
 if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
     from mirrormq.broker.connection import Connection
-    from mirrormq.broker.queue import Queue
     from mirrormq.broker.vhost import VHost
     from mirrormq.node.node import Node
 
@@ -153,8 +152,7 @@ class Rates:
         node = self._node
         depths: dict[str, list[int]] = {}
         octets: dict[str, list[int]] = {name: list(moved) for name, moved in self._octets.items()}
-        queues = (node.switch.masters[number] for number in self._walk.each())
-        yield from self._table(QUEUE, time, self._queues(queues, depths))
+        yield from self._table(QUEUE, time, self._queues(depths))
         yield from self._table(CHANNEL, time, _channels(list(node.channels.values())))
         yield from self._table(CONNECTION, time, _connections(list(node.connections.values()), octets))
         vhosts = list(node.vhosts.values())
@@ -193,11 +191,13 @@ class Rates:
                     self._size -= past.size
             yield False
 
-    def _queues(
-        self, queues: "Iterator[Queue]", depths: dict[str, list[int]]
-    ) -> Iterator[tuple[Hashable, Counts | None]]:
-        table = self._tables[QUEUE]
-        for queue in queues:
+    def _queues(self, depths: dict[str, list[int]]) -> Iterator[tuple[Hashable, Counts | None]]:
+        table, masters = self._tables[QUEUE], self._node.switch.masters
+        for number in self._walk.each():
+            if number is None:
+                yield None, None  # no queue, but time was spent
+                continue
+            queue = masters[number]
             record = queue.record
             if system.is_system(record.vhost, record.name):
                 yield record.id, None

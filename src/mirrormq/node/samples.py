@@ -77,7 +77,7 @@ _NEW = Seen()
 class Round:
     """One look at all queues."""
 
-    def __init__(self, queues: Iterator[Queue], since: int, mono: int) -> None:
+    def __init__(self, queues: Iterator[Queue | None], since: int, mono: int) -> None:
         self.left = queues
         self.since = since
         self.mono = mono
@@ -130,12 +130,13 @@ class Samples:
             return
         rows = 0
         for _ in range(limits.samples_slice_queues):
-            queue = next(current.left, None)
-            if queue is None:
+            try:
+                queue = next(current.left)
+            except StopIteration:
                 self._round = None
                 self._end(current)
                 return
-            if not system.is_system(queue.record.vhost, queue.record.name):
+            if queue is not None and not system.is_system(queue.record.vhost, queue.record.name):
                 rows += self._look(current, queue)
             if rows == limits.samples_slice_rows:
                 break
@@ -144,9 +145,9 @@ class Samples:
 
     # --- queues ---------------------------------------------------------------------------------
 
-    def _queues(self) -> Iterator[Queue]:
+    def _queues(self) -> Iterator[Queue | None]:
         masters = self._node.switch.masters
-        return (masters[number] for number in self._walk.each())
+        return (None if number is None else masters[number] for number in self._walk.each())
 
     def _look(self, current: Round, queue: Queue) -> bool:
         """Look at a queue; has it changed?"""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from mirrormq.base.staggered import StaggeredDict
-from mirrormq.base.walk import KeyWalk, Walk, let_go
+from mirrormq.base.walk import STEP, KeyWalk, Walk, let_go
 
 
 def test_a_round_gives_out_every_object_once_however_small_the_steps() -> None:
@@ -56,6 +57,11 @@ def taken(walk: KeyWalk[int], most: int = 2) -> list[int]:
     while walk.rounds == rounds:
         found += walk.take(most)
     return found
+
+
+def of(given: Iterable[int | None]) -> Iterator[int]:
+    """The keys among what `each` gave."""
+    return (key for key in given if key is not None)
 
 
 def many(count: int) -> StaggeredDict[int, None]:
@@ -112,7 +118,7 @@ def test_whatever_comes_and_goes_every_round_has_all_keys(seed: int) -> None:
                 mapping.pop(rng.randrange(200), None)
         if rng.random() < 0.01:
             mapping.clear()
-        found = taken(walk, rng.choice((1, 7, 500))) if rng.random() < 0.7 else list(walk.each())
+        found = taken(walk, rng.choice((1, 7, 500))) if rng.random() < 0.7 else [*of(walk.each())]
         assert set(found) == set(mapping)
     for _ in range(3):
         taken(walk)
@@ -124,13 +130,23 @@ def test_a_key_that_goes_while_others_are_looked_at_is_not_given_out() -> None:
     keys = KeyWalk(mapping).each()
     assert next(keys) == 0
     del mapping[1], mapping[4]
-    assert list(keys) == [2, 3]
+    assert [*of(keys)] == [2, 3]
+
+
+def test_steps_whose_keys_all_went_are_told_so_that_nobody_goes_past_all_of_them_at_once() -> None:
+    mapping = many(10 * STEP)
+    walk = KeyWalk(mapping)
+    for number in range(9 * STEP):
+        del mapping[number]
+    found = [*walk.each()]
+    assert found[: 9 + 1] == [None] * 9 + [9 * STEP]
+    assert [*of(found)] == [*mapping]
 
 
 def test_whoever_comes_after_one_that_stopped_midway_gets_all_keys() -> None:
     walk = KeyWalk(many(100))
     assert next(walk.each()) == 0
-    assert set(walk.each()) == set(range(100))
+    assert {*of(walk.each())} == set(range(100))
 
 
 def test_keys_that_went_are_left_out_after_a_round_and_let_go_of_in_the_next() -> None:

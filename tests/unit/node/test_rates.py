@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirrormq.base import limits
+from mirrormq.base import limits, walk
 from mirrormq.base.types import Now
 from mirrormq.node import rates, report_rates
 from mirrormq.node.history import History
@@ -240,6 +240,33 @@ def test_queues_that_go_while_others_are_looked_at_are_passed_over() -> None:
     client.publish("q0")
     kit.advance(PERIOD)
     assert queue_rates(kit, "q0")["message_stats"]["publish"] == 1
+
+
+def test_a_pass_after_very_many_queues_went_goes_past_a_bounded_number_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kit = AdminKit(samples=True)
+    client = kit.client()
+    slices = max(limits.rates_slice_objects, limits.samples_slice_queues)
+    gone = 4 * slices
+    for number in range(gone + 1):
+        client.send(methods.QueueDeclare(queue=f"q{number}", nowait=True))
+    kit.advance(PERIOD)  # the queue of samples is declared
+    kit.advance(PERIOD)
+    for number in range(gone):
+        client.send(methods.QueueDelete(queue=f"q{number}", nowait=True))
+    monkeypatch.setattr(walk, "STEP", 2)
+    kit.now = Now(kit.now.mono + limits.rates_period_us, kit.now.wall + limits.rates_period_us)
+    kit.node.tick(kit.now)
+    kit.node.end_pass(kit.now)
+    copies = kit.node.copies
+    assert copies is not None
+    for round_of in (kit.node.rates, copies.samples):
+        assert round_of.needs_pass
+        assert round_of._walk._at <= 2 * slices + 2
+    client.publish(f"q{gone}")
+    kit.advance(PERIOD)
+    assert queue_rates(kit, f"q{gone}")["message_stats"]["publish"] == 1
 
 
 def test_idle_queues_cost_no_rows(kit: AdminKit) -> None:
