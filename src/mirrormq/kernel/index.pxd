@@ -23,6 +23,7 @@ cdef struct Chunk:
     uint32_t head
     uint32_t tail
     uint32_t cap
+    uint64_t bytes      # cost of its entries while none was taken out, else 0: to be counted
     uint64_t first
     uint64_t last
     uint64_t count

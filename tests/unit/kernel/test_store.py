@@ -197,6 +197,44 @@ def test_a_graveyard_frees_entries_runs_and_returned_ones_alike():
         left = less
 
 
+WAY = st.one_of(
+    st.tuples(st.just("publish"), st.integers(1, 40), st.integers(0, 300)),
+    st.tuples(st.just("get"), st.integers(1, 30), st.just(0)),
+    st.tuples(st.just("sweep"), st.integers(0, 50), st.just(0)),
+    st.tuples(st.just("spill"), st.integers(0, 60), st.just(0)),
+    st.tuples(st.just("refill"), st.integers(1, 30), st.just(0)),
+)
+
+
+@given(st.lists(WAY, max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_a_queue_that_spills_all_it_has_takes_no_memory_however_it_came_and_went(ways):
+    kit = Kit()
+    queue = kit.queue()
+    log: dict[int, Message] = {}
+    for way, count, size in ways:
+        if way == "publish":
+            for _ in range(count):
+                seq = kit.seq
+                log[seq] = prioritised(0, b"x" * size, seq % 50)
+                queue.push(log[seq])
+                kit.admit(queue, 1)
+        elif way == "get":
+            for _ in range(count):
+                queue.get(kit.channel, True, 0, 0)
+        elif way == "sweep":
+            queue.sweep(1 + count * 1000, 0, 10_000)
+        elif way == "spill":
+            queue.spill(count)
+        elif (wanted := queue.wanted()) is not None:
+            _, first, last, in_run = wanted
+            seqs = [seq for seq in log if first <= seq <= last][:in_run][:count]
+            rows = [(log[seq], seq, 0, False, 0) for seq in seqs]
+            queue.refill(0, rows, seqs[-1] if len(seqs) < in_run else last)
+    queue.spill(0)
+    assert queue.resident == 0
+
+
 def test_what_a_queue_spills_is_no_longer_counted_at_once_and_freed_little_by_little():
     kit = Kit()
     queue = kit.fill([b"%d" % i for i in range(1000)])
