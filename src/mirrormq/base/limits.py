@@ -30,8 +30,8 @@ meta_entry_bytes_max = 256 * 1024 * 1024
 meta_log_bytes_max = 4 * 1024 * 1024
 """The log may grow to this, or to the last snapshot's size if that is larger, before the next snapshot."""
 
-meta_snapshot_slice_records = 250
-"""Records of a snapshot encoded in one pass of the loop: about a millisecond."""
+meta_snapshot_slice_records = 100
+"""Records of a snapshot encoded in one pass of the loop: less than half a millisecond."""
 
 ha_sync_batch_size = 4_096
 """Messages per batch of a full copy, unless a policy says `ha-sync-batch-size`."""
@@ -660,10 +660,10 @@ samples_period_us = 1_000_000
 samples_idle_us = 10_000_000
 """The same while nothing but time has passed."""
 assert samples_period_us < samples_idle_us
-samples_slice_queues = 100
+samples_slice_queues = 50
 """Queues looked at in one pass for a sample."""
-samples_slice_rows = 50
-"""Those of them that have changed: about half a millisecond."""
+samples_slice_rows = 20
+"""Those of them that have changed: a few tenths of a millisecond."""
 samples_rows_max = 500
 """Queues in one message of a sample: about 50 KiB."""
 assert samples_slice_rows < samples_rows_max
@@ -682,10 +682,10 @@ rates_rows_min = 14
 rates_bytes_max = 64 * 1024 * 1024
 """Bytes of all rows together above which no object is given more than `rates_rows_min`."""
 assert all(rates_rows_min <= rows for _, rows in rates_levels_global)
-rates_slice_objects = 100
+rates_slice_objects = 50
 """Objects looked at in one pass."""
-rates_slice_rows = 50
-"""Those of them whose counters have changed: about half a millisecond."""
+rates_slice_rows = 20
+"""Those of them whose counters have changed: a few tenths of a millisecond."""
 rates_settled_us = 500_000
 """A look is shown this long after it was due: by then every node has had it, though clocks differ."""
 rates_sampled_rows_max = 500
