@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -27,8 +28,9 @@ def body(batch: int, partition: int, at: int) -> bytes:
 
 
 def again(step: Callable[[], T]) -> T:
-    """What a task does: begin anew when a node is gone."""
-    for _ in range(100):
+    """What a task does: begin anew when a node is gone. How often does not matter, only how long."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
         try:
             return step()
         except Gone:

@@ -2,7 +2,8 @@
 
 Guarantees
 - `stage` returns when every row is durable on all in-sync members of the sink's staging queue, and raises
-  otherwise; then nothing of it is ever seen, and staging again is right.
+  otherwise; then nothing of it is ever seen, and staging again is right. Until the first row is sent it tries
+  again by itself, as long as the client does: a fail-over between two tasks is nobody's concern.
 - `commit` returns when it is certain that the batch is committed, now or before. It is sent again, to the
   next host if need be, for as long as the client tries again: a batch cannot be committed twice.
 - Rows keep their order within a partition, partitions stand in the order of their indexes.
@@ -13,8 +14,8 @@ from __future__ import annotations
 import select
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from mirrormq.client.bulk import BulkClient, BulkError, Gone, error_of
 from mirrormq.wire import bulk
@@ -35,6 +36,7 @@ _ROW = struct.Struct("<IBHHI")
 _SEQ = struct.Struct("<Q")
 _COUNTED = _ROW.size - 4
 _PAUSE_S = 0.2
+T = TypeVar("T")
 
 
 class Staged(NamedTuple):
@@ -110,10 +112,13 @@ class Sink:
 
     def _repeat(self, op: str, **fields: Any) -> dict[str, Any]:
         """Ask until somebody knows: none of these operations does harm when it is done twice."""
+        return self._until_done(lambda: self.client.call(op, sink=self.name, **fields))
+
+    def _until_done(self, step: Callable[[], T]) -> T:
         until = time.monotonic() + self.client.retry_s
         while True:
             try:
-                return self.client.call(op, sink=self.name, **fields)
+                return step()
             except Gone:
                 self.client.close()
                 if time.monotonic() >= until:
@@ -150,10 +155,8 @@ class Sink:
             fields["origin"] = origin
         if sources:
             fields["sources"] = dict(sources)
-        client.connect()
         try:
-            request = client.send_call("stage", fields)
-            self._answer(request, bulk.ANSWER)
+            request = self._until_done(lambda: self._begin(fields))
             pending: list[bytes] = []
             size = 0
             for row in rows:
@@ -171,6 +174,13 @@ class Sink:
                 client.close()  # whatever was sent is dropped with the connection
             raise
         return Staged(answer["tx"], answer["count"], answer["crc"])
+
+    def _begin(self, fields: dict[str, Any]) -> int:
+        """Have a transaction opened; it has no rows yet, so one whose answer is lost is no loss."""
+        self.client.connect()
+        request = self.client.send_call("stage", fields)
+        self._answer(request, bulk.ANSWER)
+        return request
 
     def _send(self, request: int, data: bytes) -> None:
         view = memoryview(data)
