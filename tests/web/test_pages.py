@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.cluster.kit import Cluster
 from tests.web.person import PAGES, Person
@@ -110,6 +110,27 @@ def test_the_keyboard_alone_finds_and_opens_a_queue_and_folds_its_sections(perso
     tab_to(person, "View and ring")
     page.keyboard.press("Space")
     expect(page.locator("#view")).not_to_have_attribute("open", "")
+
+
+def test_a_page_that_is_drawn_anew_before_it_was_shown_has_the_focus_on_its_heading(person: Person) -> None:
+    page = person.page
+    held: dict[str, Route] = {}
+
+    def hold(route: Route) -> None:
+        if held.setdefault(route.request.url, route) is not route:
+            route.continue_()
+
+    page.route("**/api/vhosts?columns=name", hold)
+    page.route("**/pages/queues.js", hold)
+    person.log_in()
+    page.get_by_role("link", name="Queues").press("Enter")
+    while len(held) < 2:
+        page.evaluate("0")  # a round trip, in which what the browser asks for comes here
+    vhosts, script = held.values()
+    vhosts.continue_()
+    expect(page.get_by_label("Virtual host").locator("option")).not_to_have_count(0)
+    script.continue_()
+    expect(page.get_by_role("heading", level=1, name="Queues")).to_be_focused()
 
 
 def test_sorting_by_keyboard_keeps_the_focus_and_tells_the_order(admin: Person) -> None:

@@ -44,6 +44,7 @@ const root = document.getElementById("app");
 let frame = null;
 let leave = [];
 let visit = 0;
+let isAwaited = false; // somebody went to a page that is not shown yet
 let hasVhosts = true;
 let vhost = sessionStorage.getItem(VHOST) ?? "";
 
@@ -187,9 +188,13 @@ function split() {
   return { path: path.startsWith("/") ? path : "/", query: new URLSearchParams(query ?? "") };
 }
 
-/** `isWay`: somebody went there, so the page is what they want to read or hear next. */
+/**
+ * `isWay`: somebody went there, so the page is what they want to read or hear next. That holds until it is shown,
+ * though it be drawn once more meanwhile, as when the list of virtual hosts comes after a fast click.
+ */
 async function route(isWay = false) {
   if (!frame || !api.current()) return;
+  isAwaited ||= isWay;
   const { path, query } = split();
   const found = PAGES.map(([pattern, name, tab]) => ({ match: pattern.exec(path), name, tab })).find(
     (entry) => entry.match,
@@ -216,10 +221,11 @@ async function route(isWay = false) {
     put(frame.main, context.problemLine, content);
     window.scrollTo(0, 0);
     const heading = frame.main.querySelector("h1");
-    if (heading && (isWay || document.activeElement === document.body)) {
+    if (heading && (isAwaited || document.activeElement === document.body)) {
       heading.tabIndex = -1;
       heading.focus({ preventScroll: true });
     }
+    isAwaited = false;
   } catch (error) {
     if (mine === visit)
       put(
