@@ -163,7 +163,7 @@ def _waiting_text(view: View, nodes: list[str]) -> str:
     if nodes:
         cure = (
             f"it is served again when node {' or '.join(nodes)} is back; if none of them ever comes, "
-            f"`mirrormqctl -p {view.vhost} force_promote {view.name}` shows what would be lost"
+            f"`mirrormq ctl -p {view.vhost} force_promote {view.name}` shows what would be lost"
         )
     else:
         cure = "no node has a copy in sync any more: delete it, or force_promote what is left"

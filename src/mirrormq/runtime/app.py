@@ -51,7 +51,7 @@ from mirrormq.runtime.reserve import Reserve
 from mirrormq.runtime.settings import LINK_LISTEN, Settings, SocketSettings
 from mirrormq.runtime.values import Address
 
-PORT_CURE = "mirrormqctl start_app when it is gone"
+PORT_CURE = "mirrormq ctl start_app when it is gone"
 LOOK_SECONDS = 1.0
 """Between two looks at what a cluster is waited for with; an administrator may ask at any time."""
 LOOKS_PER_LINE = 10

@@ -463,7 +463,7 @@ MAY_BE_EMPTY = ("cluster_nodes.disc_copies", "disc_copies")
 LISTED = "the nodes are listed in cluster_nodes"
 FOREVER = "nodes are tried until they answer"
 RHYTHM = "nodes watch each other in a rhythm of their own"
-NOT_MIRRORED = "this version does not mirror queues yet"
+BY_POLICY = "policies set it: ha-sync-batch-size, ha-sync-max-throughput"
 TLS_LIBRARY = "the TLS library decides this"
 ERLANG = "there is no Erlang runtime here"
 SOCKET = "the event loop decides this"
@@ -497,7 +497,7 @@ IGNORED: tuple[tuple[str, str], ...] = (
     ("cluster_formation.node_type", "every node keeps the definitions on its disk"),
     ("cluster_formation.*", LISTED),
     ("aws.*", LISTED),
-    ("mirroring_sync_*", NOT_MIRRORED),
+    ("mirroring_sync_*", BY_POLICY),
     ("mnesia_table_loading_retry_*", "definitions are read from the node's own log"),
     ("raft.*", "definitions are written to the node's own log"),
     ("quorum_queue.*", "quorum queues are mirrored queues here"),
@@ -576,7 +576,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("management.listener.ssl_opts.*", "give the same as management.ssl.*"),
     ("definitions.https.*", "definitions are read from a local file: load_definitions = FILE"),
     ("definitions.tls.*", "definitions are read from a local file: load_definitions = FILE"),
-    ("node.role", "a mirror node is not supported yet"),
+    ("node.role", "a cluster follows another one by mirrormq pipeline mirror"),
 )
 """Patterns of keys that may not be passed over in silence, and why."""
 

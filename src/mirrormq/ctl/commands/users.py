@@ -11,7 +11,7 @@ from mirrormq.ctl.registry import USERS, command, session_of
 
 GRANT = (
     "Done. Don't forget to grant the user permissions to some virtual hosts! "
-    "See 'mirrormqctl help set_permissions' to learn more."
+    "See 'mirrormq ctl help set_permissions' to learn more."
 )
 Secret = Annotated[str | None, typer.Argument(show_default=False)]
 

@@ -189,8 +189,8 @@ function split() {
 }
 
 /**
- * `isWay`: somebody went there, so the page is what they want to read or hear next. That holds until it is shown,
- * though it be drawn once more meanwhile, as when the list of virtual hosts comes after a fast click.
+ * `isWay`: somebody went there, so the page is what they want to read or hear next. That holds until it is
+ * shown, though it be drawn once more meanwhile, as when the list of virtual hosts comes after a fast click.
  */
 async function route(isWay = false) {
   if (!frame || !api.current()) return;
