@@ -81,7 +81,7 @@ def _who(request: web.Request, who: Identity | None) -> str:
 
 def _from(request: web.Request) -> str:
     peer = peer_of(request)
-    return f"{peer.host}:{peer.port}"
+    return _cut(f"{peer.host}:{peer.port}")  # the host may be what a proxy said, or who plays one
 
 
 def _on(parts: dict[str, str], given: Any) -> str:

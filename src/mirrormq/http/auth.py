@@ -81,7 +81,7 @@ class Gate:
     def _by_key(self, request: web.Request, given: str) -> Identity:
         peer = peer_of(request)
         is_here = is_loopback(peer.host) or peer.host == peer.local_host
-        if is_here and self._key and hmac.compare_digest(given.encode(), self._key):
+        if is_here and self._key and hmac.compare_digest(given.encode("utf-8", "replace"), self._key):
             return KEY_HOLDER
         raise Fault(401, "not_authorized", "Login failed", REALM)
 

@@ -80,6 +80,8 @@ class Control:
         self._numbers = count()
         self._asked: dict[int, Done] = {}
         """Who waits for an answer of the application."""
+        self._running_commands: set[asyncio.Task[dict[str, Any]]] = set()
+        """References to commands that nobody may wait for any more: the loop itself keeps none."""
         self._commands: Mapping[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]] = {
             "start_app": self._start_app,
             "stop_app": self._stop_app,
@@ -223,7 +225,10 @@ class Control:
 
     async def command(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         """Carry out a command on the process; who asked may hang up without stopping it halfway."""
-        return await asyncio.shield(self._loop.create_task(self._run(name, given)))
+        task = self._loop.create_task(self._run(name, given))
+        self._running_commands.add(task)
+        task.add_done_callback(self._running_commands.discard)
+        return await asyncio.shield(task)
 
     async def _run(self, name: str, given: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -73,3 +73,8 @@ async def test_a_node_without_a_key_accepts_no_key() -> None:
     gate = Gate(KitProcess(AdminKit()), "")
     with pytest.raises(Fault, match="401"):
         await gate.identify(request(FakeTransport("127.0.0.1", "127.0.0.1"), ""))
+
+
+async def test_a_key_that_is_no_text_is_a_wrong_key(gate: Gate) -> None:
+    with pytest.raises(Fault, match="401"):
+        await gate.identify(request(FakeTransport("127.0.0.1", "127.0.0.1"), "\udcff\u00e4"))
