@@ -1,6 +1,8 @@
-"""A job that copies a queue to two others and dies on the way: copyjob.py URL SOURCE CHECKPOINT WINDOW FLAG
+"""A job that copies a queue to two others and dies on the way:
+copyjob.py URL SOURCE CHECKPOINT WINDOW FLAG [MASTER]
 
 WINDOW is where the first run ends: `staging` or `task` (a worker, while it stages its rows, or when it has),
+`executor-staging` or `executor-task` (the same of a whole executor of the cluster MASTER),
 `before` or `after` (the whole driver, before or after the commit of a batch is sent; `after` is before Spark
 notes it in its commit log) or `logged` (the driver, when it has). FLAG is a file: this has happened.
 """
@@ -23,6 +25,7 @@ from mirrormq.spark.sink import BATCH, StreamWriter
 
 WINDOW = "COPYJOB_WINDOW"
 FLAG = "COPYJOB_FLAG"
+CLONE = Path(__file__).resolve().parents[2]
 
 
 def is_time(window: str) -> bool:
@@ -34,8 +37,8 @@ def is_time(window: str) -> bool:
     return True
 
 
-def kill_driver() -> None:
-    """Kill the JVM that this process descends from."""
+def kill_java() -> None:
+    """Kill the JVM that this process descends from: the driver, or on a cluster a task's executor."""
     pid = os.getpid()
     while b"java" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -49,6 +52,8 @@ def dying(batches: Iterable[Any]) -> Iterator[Any]:
             yield batch.slice(at, 1)
             if at and is_time("staging"):
                 os.kill(os.getpid(), signal.SIGKILL)
+            if at and is_time("executor-staging"):
+                kill_java()
 
 
 class MortalWriter(StreamWriter):
@@ -56,18 +61,20 @@ class MortalWriter(StreamWriter):
 
     def write(self, iterator: Any) -> Any:
         if int(TaskContext.get().getLocalProperty(BATCH)) and is_time("logged"):
-            kill_driver()  # the batch before is in the commit log, or this one would not have begun
+            kill_java()  # the batch before is in the commit log, or this one would not have begun
         written = super().write(dying(iterator))
         if is_time("task"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if is_time("executor-task"):
+            kill_java()
         return written
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803  (Spark's name)
         if is_time("before"):
-            kill_driver()
+            kill_java()
         super().commit(messages, batchId)
         if batchId and is_time("after"):
-            kill_driver()
+            kill_java()
 
 
 class MortalSource(MirrorMQSource):
@@ -81,10 +88,16 @@ class MortalSource(MirrorMQSource):
         return MortalWriter(write_options(self.options), schema, overwrite=overwrite)
 
 
-def main(url: str, source: str, checkpoint: str, window: str, flag: str) -> None:
+def main(url: str, source: str, checkpoint: str, window: str, flag: str, *master: str) -> None:
     os.environ.update({WINDOW: window, FLAG: flag})
-    # Four attempts per task, as on a cluster.
-    spark = make_session("copy job", master="local[2,4]", settings={"spark.driver.memory": "512m"})
+    settings = {"spark.driver.memory": "512m"}
+    for name, value in ((WINDOW, window), (FLAG, flag), ("PYTHONPATH", str(CLONE))):
+        settings[f"spark.executorEnv.{name}"] = value
+    if master:
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {"spark.executor.memory": "512m", "spark.ui.enabled": "false"}
+    # Four attempts per task on this machine, as on a cluster.
+    spark = make_session("copy job", master=master[0] if master else "local[2,4]", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(MortalSource)
     stream = spark.readStream.format("mirrormq").option("url", url).option("queue", source)

@@ -18,13 +18,15 @@ from tests.spark.kit import Queues
 ROWS = 250
 
 
-def run(queue: Queues, folder: Path, window: str) -> subprocess.CompletedProcess[str]:
-    words = [queue.url, queue.name, str(folder / "checkpoint"), window, str(folder / "flag")]
+def run(
+    queue: Queues, folder: Path, window: str, *master: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    words = [queue.url, queue.name, str(folder / "checkpoint"), window, str(folder / "flag"), *master]
     path = os.pathsep.join([str(SRC), str(SRC.parent), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-m", "tests.spark.copyjob", *words],
         cwd=SRC.parent,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, **more},
         capture_output=True,
         text=True,
         timeout=500,

@@ -23,6 +23,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 from mirrormq.spark.jobs.manifest import Archive  # noqa: E402
 from tests.spark import anywhere, servers  # noqa: E402
 from tests.spark.kit import Queues  # noqa: E402
+from tests.spark.test_kills import ROWS as COPIED  # noqa: E402
+from tests.spark.test_kills import run as copy  # noqa: E402
 
 ROWS = 40
 SETTINGS = {
@@ -95,6 +97,22 @@ def check_program(cluster: Cluster, queue: Queues, tmp_path: Path) -> None:
     assert told["streamed"] == [ROWS, ROWS]
     assert len(set(pq.read_table(tmp_path / "out/rows")["seq"].to_pylist())) == 2 * ROWS
     assert sorted(queue.bodies(target), key=int) == sorted([b"%d" % n for n in range(ROWS)] * 2, key=int)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("window", ["executor-staging", "executor-task"])
+def test_a_stream_into_two_queues_is_exact_although_an_executor_is_killed(
+    cluster: Cluster, queue: Queues, tmp_path: Path, window: str
+) -> None:
+    targets = [f"{queue.name}-{number}" for number in range(2)]
+    for target in targets:
+        queue.declare(target)
+    queue.fill(COPIED)
+    done = copy(queue, tmp_path, window, cluster.master, PYSPARK_PYTHON=cluster.python)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "flag").exists()
+    for number, target in enumerate(targets):
+        assert queue.bodies(target) == [str(row).encode() for row in range(number, COPIED, 2)]
 
 
 @pytest.mark.slow
