@@ -1,26 +1,42 @@
 """What the source asks of a cluster, in the words of the source (docs/protocol/bulk.md).
 
-Everything here may be asked twice. A connection is made when it is needed and is not part of what Spark ships
-to its workers.
+Guarantee: everything here may be asked twice, and is: a node that dies, and a queue that has no master for a
+moment or one whose mark has to catch up, end no query that could go on a little later.
+
+A connection is made when it is needed and is not part of what Spark ships to its workers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from mirrormq.client.bulk import BulkClient, BulkError, Gone, Target
 from mirrormq.spark.offsets import Facts, Member, QueueName
 from mirrormq.spark.options import Contact
+from mirrormq.wire import bulk
 
+T = TypeVar("T")
 SAMPLE_BYTES = 256 * 1024
 """What is read on the driver to learn how large records are."""
 
 RETRY_S = 20.0
 """How long the driver looks for a node that answers, and for a master while there is none."""
+
+PAUSES_S = (0.05, 0.1, 0.2, 0.5)
+"""Between two tries; the last one again and again."""
+
+PASSING = frozenset((bulk.UNAVAILABLE, bulk.ELSEWHERE))
+"""What a fail-over makes a node say, and what another answer follows soon."""
+
+NOT_THERE = frozenset((bulk.DATA_LOSS, bulk.GONE, bulk.NOT_FOUND))
+"""What was to be read is no more, or its queue is not."""
 
 
 class SourceFailed(RuntimeError):
@@ -62,9 +78,10 @@ def context_of(contact: Contact) -> ssl.SSLContext | None:
 class Broker:
     """A cluster, through one of the hosts in the URL."""
 
-    def __init__(self, contact: Contact, query: str = "") -> None:
+    def __init__(self, contact: Contact, query: str = "", patience_s: float = RETRY_S) -> None:
         self._contact = contact
         self._query = query
+        self._patience_s = patience_s
         self._client: BulkClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,7 +92,7 @@ class Broker:
         """The connection."""
         if self._client is None:
             target = target_of(self._contact, self._contact.hosts, self._query)
-            self._client = BulkClient(target, retry_s=RETRY_S)
+            self._client = BulkClient(target, retry_s=self._patience_s)
         return self._client
 
     def close(self) -> None:
@@ -116,14 +133,16 @@ class Broker:
         """
         asked = {"id": facts.id, "start": start, "end": facts.next, "upto": facts.next, "relay": True}
         asked |= {"max_bytes": min(size, SAMPLE_BYTES), "live": start < facts.low}
-        read = 0
-        for is_last in (False, True):
-            try:
-                read = sum(map(len, self.client.read(vhost=facts.vhost, queue=facts.queue, **asked)))
-                break
-            except Gone as error:
-                if is_last:
-                    raise SourceFailed(f"queue '{facts.queue}' cannot be read: {error}") from None
+
+        def sizes() -> int:
+            return sum(map(len, self.client.read(vhost=facts.vhost, queue=facts.queue, **asked)))
+
+        try:
+            read = self._again(sizes)
+        except BulkError as error:
+            if error.code in NOT_THERE:
+                return 1  # whoever reads it says what is lost, and whether that ends the query
+            raise SourceFailed(f"queue '{facts.queue}' cannot be read: {error.text}") from None
         count = int(self.client.ended.get("position", facts.next)) - start
         return max(1, size * count // max(1, read))
 
@@ -132,31 +151,40 @@ class Broker:
         return self._ask("cursor_open", vhost=name[0], queue=name[1], name=cursor, at=at, **more)
 
     def drop_cursor(self, name: QueueName, cursor: str) -> None:
-        """Remove a cursor; one that is gone is no error."""
-        try:
+        """Remove a cursor; one that is gone, maybe with its queue, is no error."""
+        with contextlib.suppress(QueueGone):
             self._ask("cursor_drop", vhost=name[0], queue=name[1], name=cursor)
-        except BulkError as error:
-            if error.code != "gone":
-                raise
 
     def advance_cursor(self, name: QueueName, cursor: str, **more: Any) -> None:
         """Move a cursor forward."""
         self._ask("cursor_advance", vhost=name[0], queue=name[1], name=cursor, **more)
 
     def _ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Ask once more if the connection broke: every operation used here may be done twice."""
-        for is_last in (False, True):
+        try:
+            return self._again(lambda: self.client.call(op, **fields))
+        except BulkError as error:
+            if error.code == bulk.NOT_FOUND:
+                raise QueueGone(error.text) from None
+            raise
+
+    def _again(self, ask: Callable[[], T]) -> T:
+        """Ask until there is an answer; once more after a break in any case, however late it was noticed."""
+        until = time.monotonic() + self._patience_s
+        pauses = iter(PAUSES_S)
+        was_connected = self.client.is_connected
+        while True:
             try:
-                return self.client.call(op, **fields)
+                return ask()
             except Gone as error:
-                if is_last:
+                if not was_connected and time.monotonic() >= until:
                     hosts = ", ".join(f"{host}:{port}" for host, port in self._contact.hosts)
                     raise SourceFailed(f"no node answers at {hosts}: {error}") from None
+                self.client.close()
+                was_connected = False
             except BulkError as error:
-                if error.code == "not-found":
-                    raise QueueGone(error.text) from None
-                raise
-        raise AssertionError
+                if error.code not in PASSING or time.monotonic() >= until:
+                    raise
+            threading.Event().wait(next(pauses, PAUSES_S[-1]))
 
 
 def facts_of(row: dict[str, Any]) -> Facts:
