@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from mirrormq.spark import reading
 from mirrormq.spark.broker import Broker, SourceFailed
 from mirrormq.spark.offsets import Facts
 from mirrormq.spark.options import read_options
@@ -77,3 +78,11 @@ def test_what_is_lost_is_left_to_the_task_that_reads_it() -> None:
             made = broker(node)
             assert made.records_in(FACTS, 1, 1000) == 1
             made.close()
+
+
+def test_a_member_that_is_also_the_first_contact_does_not_stand_for_all_contacts() -> None:
+    first, second = ("127.0.0.1", 1), ("127.0.0.1", 2)
+    contact = read_options({"url": "amqp://127.0.0.1:1,127.0.0.1:2/", "queue": "q"}).contact
+    member = reading._connection(contact, (first,))
+    assert reading._connection(contact, (first, second)).target.hosts == (first, second)
+    assert reading._connection(contact, (first,)) is member

@@ -50,7 +50,7 @@ REASONS = {
 }
 """States of messages, and reasons of removals (docs/format/batch.md); what a newer broker adds is `other`."""
 
-_connections: dict[tuple[Contact, str, int], BulkClient] = {}
+_connections: dict[tuple[Contact, tuple[tuple[str, int], ...]], BulkClient] = {}
 """Python workers live for many tasks: a log-in per node is enough."""
 
 _warned: set[str] = set()
@@ -231,7 +231,7 @@ class Tap:
 
 
 def _connection(contact: Contact, hosts: tuple[tuple[str, int], ...]) -> BulkClient:
-    key = (contact, *hosts[0])
+    key = (contact, hosts)
     found = _connections.get(key)
     if found is None:
         found = _connections[key] = BulkClient(target_of(contact, hosts, ""), retry_s=0.0)
