@@ -270,3 +270,8 @@ def test_shares_stay_within_the_limit_and_somebody_always_moves(lengths: dict[An
     assert sum(found.values()) <= max(most, 0)
     assert all(found[name] <= lengths[name] for name in lengths)
     assert sum(lengths.values()) == 0 or sum(found.values()) > 0
+    busy = [name for name in lengths if lengths[name]]
+    if len(busy) <= most:
+        assert all(found[name] for name in busy)
+    turns = [shares(lengths, most, turn) for turn in range(-(-len(busy) // most))]
+    assert all(any(turn[name] for turn in turns) for name in busy)

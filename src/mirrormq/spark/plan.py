@@ -137,16 +137,19 @@ def order(members: Sequence[Member], number: int, limits: Limits) -> tuple[Membe
     return tuple(mirrors[turn:] + mirrors[:turn] + master)
 
 
-def shares(lengths: Mapping[QueueName, int], most: int) -> dict[QueueName, int]:
-    """How much of each queue fits into a batch, in proportion; whoever has something gets at least one."""
+def shares(lengths: Mapping[QueueName, int], most: int, turn: int = 0) -> dict[QueueName, int]:
+    """How much of each queue fits into a batch: one of each that has something, the rest in proportion.
+
+    If there are more of them than records in a batch they take turns, so that nobody waits for ever.
+    """
     total = sum(lengths.values())
     if total <= most:
         return dict(lengths)
-    found: dict[QueueName, int] = {}
-    left = most
-    # Small ones first: rounding up never takes more than there is, and nobody waits for ever.
-    for name in sorted(lengths, key=lambda name: (lengths[name], name)):
-        share = min(lengths[name], max(1 if lengths[name] else 0, most * lengths[name] // total), left)
-        found[name] = share
-        left -= share
+    found = dict.fromkeys(lengths, 0)
+    busy = sorted(name for name in lengths if lengths[name])
+    if len(busy) > most:
+        first = turn * most % len(busy)
+        return found | dict.fromkeys((busy[first:] + busy[:first])[:most], 1)
+    for name in busy:
+        found[name] = 1 + (lengths[name] - 1) * (most - len(busy)) // (total - len(busy))
     return found

@@ -85,6 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[QueueName, int] | None = None
         self._known: dict[QueueName, Facts] = {}
         self._waits_since: float | None = None
+        self._turn = 0
 
     # --- where to begin ---
 
@@ -184,7 +185,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_too_little(sum(lengths.values())):
             lengths = dict.fromkeys(lengths, 0)
         if isinstance(limit, ReadMaxRows):
-            lengths = shares(lengths, limit.max_rows)
+            lengths = shares(lengths, limit.max_rows, self._turn)
+            self._turn += 1
         elif isinstance(limit, ReadMaxBytes):
             lengths = self._within_bytes(positions, known, lengths, limit.max_bytes)
         return {
