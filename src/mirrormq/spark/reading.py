@@ -50,6 +50,9 @@ REASONS = {
 }
 """States of messages, and reasons of removals (docs/format/batch.md); what a newer broker adds is `other`."""
 
+LOOK_BYTES = 64 * 1024
+"""So much is read to see whether some records hold a row: of records that hold none it is hundreds."""
+
 _connections: dict[tuple[Contact, tuple[tuple[str, int], ...]], BulkClient] = {}
 """Python workers live for many tasks: a log-in per node is enough."""
 
@@ -84,6 +87,23 @@ def read_piece(
                 raise SourceFailed(f"{tap.name}: a part of a batch came instead of a whole one")
     if len(scanner):
         yield assembler.batch(scanner)
+
+
+def has_rows(piece: Piece, options: ReadOptions, *, changes: bool) -> bool:
+    """Whether a task would find any, without reading all of large bodies: more octets than that are rows."""
+    tap = Tap(piece, options)
+    scanner = Scanner(
+        ["seq"],
+        start=piece.start,
+        end=piece.end,
+        rows_max=ROWS_MAX,
+        octets_max=LOOK_BYTES,
+        reasons=REASONS,
+        changes=changes,
+    )
+    for data in tap.stream({**tap.range_fields(), "max_bytes": LOOK_BYTES}, lambda: scanner.position):
+        scanner.scan(data, 0)
+    return len(scanner) > 0 or tap.ended_at < piece.end
 
 
 @cache
@@ -125,6 +145,8 @@ class Tap:
         self._members = [member for member in piece.members if member.port]
         self._relays = False
         self._skip_to = 0
+        self.ended_at = piece.upto
+        """How far the last answer went: less far than asked for if that was limited."""
 
     def range_fields(self) -> dict[str, Any]:
         """What to ask for the rows."""
@@ -166,9 +188,13 @@ class Tap:
         if piece.node is not None:
             asked["node"] = piece.node
         if self._members:
-            return self._client(self._members[0]).read_over(**asked)
-        self._relays = True
-        return self._contact_client().read_over(**asked, relay=True)
+            client = self._client(self._members[0])
+        else:
+            self._relays = True
+            client = self._contact_client()
+            asked["relay"] = True
+        yield from client.read_over(**asked)
+        self.ended_at = int(client.ended.get("position", piece.upto))
 
     def _client(self, member: Member) -> BulkClient:
         return _connection(self._options.contact, ((member.host, member.port),))

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from mirrormq.client.bulk import BulkError
 from mirrormq.spark.broker import Broker, QueueGone, SourceFailed
@@ -46,8 +46,8 @@ from mirrormq.spark.offsets import (
     wanted_seq,
 )
 from mirrormq.spark.options import OptionRefused, ReadOptions
-from mirrormq.spark.plan import Piece, Span, plan, shares
-from mirrormq.spark.reading import read_piece
+from mirrormq.spark.plan import Limits, Piece, Span, plan, shares
+from mirrormq.spark.reading import has_rows, read_piece
 from mirrormq.spark.source import limits_of
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("mirrormq.spark")
 LOOKED_AT = 64
 """So few new records are looked at before a batch is made of them."""
-
-ONLY_SEQ = StructType([StructField("seq", LongType())])
 
 REST_S = 60.0
 """A cursor that does not move is asked to stay this often, so that it does not grow too old."""
@@ -215,11 +213,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return length
         span = Span(facts, position.seq, end, 0, position.held or 0)
         changes = self._options.mode == "changes"
-        pieces = plan([span], limits_of(self._options))
-        rows = (
-            row for piece in pieces for row in read_piece(piece, ONLY_SEQ, self._options, changes=changes)
-        )
-        return length if next(rows, None) is not None else 0
+        pieces = plan([span], Limits(masters_only=self._options.masters_only))
+        return length if any(has_rows(piece, self._options, changes=changes) for piece in pieces) else 0
 
     def _is_too_little(self, records: int) -> bool:
         """minRecordsPerTrigger: wait for more, but not for ever, and not in a run that is to end."""
