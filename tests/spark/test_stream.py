@@ -229,6 +229,27 @@ def test_a_dropped_cursor_is_data_loss_only_if_records_are_gone(
     assert bodies(written(spark, tmp_path)) == numbers(7)
 
 
+def test_a_running_query_outlives_its_cursor_and_if_that_is_accepted_its_queue(
+    spark: Any, queue: Queues, tmp_path: Path
+) -> None:
+    queue.fill(5)
+    frame = streaming(spark, queue, failOnDataLoss=False)
+    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with running_query(writer.start(str(tmp_path / "out"))) as query:
+        query.processAllAvailable()
+        (cursor,) = cursors(queue)
+        drop_cursor(queue, cursor["name"])
+        queue.fill(2, 5)
+        query.processAllAvailable()
+        assert bodies(written(spark, tmp_path)) == numbers(7)
+        queue.delete()
+        query.processAllAvailable()
+        queue.declare()
+        queue.fill(3, 100)
+        query.processAllAvailable()
+    assert sorted(bodies(written(spark, tmp_path))) == sorted(numbers(7) + numbers(3, 100))
+
+
 def test_a_stream_waits_for_enough_records_but_not_for_ever(
     spark: Any, queue: Queues, tmp_path: Path
 ) -> None:

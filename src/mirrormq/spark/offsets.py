@@ -3,9 +3,10 @@
 The JSON is version 1: `{"v": 1, "c": cluster, "q": {"<vhost>/<queue>": {"id": ..., "e": ..., "s": ..., "cur":
 ...}}}`. `s` is the seq of the next record, `e` the epoch of the record before it (0: not known), `id` the
 queue's incarnation, `cur` the cursor that holds the records. `h` stands while the position is below the first
-record that the cursor holds: until there the messages are read that are live. `f` stands only where a queue
-is met for the first time in a running query: the batch begins there. `o` stands where a query that consumes
-has begun below `h`. A `/` in the name of a virtual host is written %2F.
+record that the cursor holds: until there the messages are read that are live. `f` stands only where a batch
+does not begin where the last one ended: its queue is met for the first time in a running query, or it goes on
+elsewhere after a loss. `o` stands where a query that consumes has begun below `h`. A `/` in the name of a
+virtual host is written %2F.
 
 Guarantees
 - What was written by this or an older version is read back as it was; a newer version is refused.
@@ -207,6 +208,13 @@ def loss_at(position: Position, facts: Facts) -> Loss | None:
         why = f"{needed} to {facts.low - 1} are gone (id {facts.id}, epoch {position.epoch})"
         return Loss(facts.vhost, facts.queue, why, replace(position, seq=facts.low, held=None, epoch=0))
     return None
+
+
+def parted(position: Position, facts: Facts) -> Position:
+    """Where to go on in a history that lacks records before the position: at the first that is another."""
+    later = (first for epoch, first in facts.epochs if position.epoch and epoch > position.epoch)
+    seq = max(facts.low, min(position.seq, facts.next, *later))
+    return replace(position, seq=seq, epoch=facts.epoch_at(seq - 1), held=None)
 
 
 def beginning(facts: Facts) -> Position:

@@ -5,7 +5,7 @@ Guarantees
   goes on at the position reached, at a member that has the same history (the epoch of the range's last record
   is part of every request).
 - Rows come only from checked batches (`scan`). What cannot be read ends the task; it is never left out,
-  unless `failOnDataLoss` is false and the master itself says that it is lost.
+  unless `failOnDataLoss` is false and the master itself says that it is lost, or the queue was deleted.
 - The state of a message is that as of the end of the micro-batch: the removals up to there are read first.
 """
 
@@ -25,8 +25,8 @@ from pyspark.sql.types import StructType
 from mirrormq.base import limits
 from mirrormq.client.bulk import BulkClient, BulkError, Gone, Run
 from mirrormq.spark.arrow import ROWS_MAX, Assembler
-from mirrormq.spark.broker import Broker, SourceFailed, target_of
-from mirrormq.spark.offsets import Member
+from mirrormq.spark.broker import Broker, QueueGone, SourceFailed, target_of
+from mirrormq.spark.offsets import Facts, Member
 from mirrormq.spark.options import Contact, ReadOptions
 from mirrormq.spark.plan import Limits, Piece, order
 from mirrormq.spark.scan import REASON_LOST, REASON_PURGED, Removals, Scanner
@@ -210,7 +210,12 @@ class Tap:
             assert isinstance(error, BulkError)
             self._on_loss(error, start)
             return
-        if is_over or code not in {"gone-away", "elsewhere", "unavailable"}:
+        if code == "not-found" and self._is_deleted():
+            assert isinstance(error, BulkError)
+            self._on_loss(error, start)
+            return
+        # A member that has never heard of the queue may be behind with its definitions.
+        if is_over or code not in {"gone-away", "elsewhere", "unavailable", "not-found"}:
             raise SourceFailed(f"{self.name}: {text} ({code})") from None
         left = self._members[1:]
         if code == "gone-away" and self._members:
@@ -235,13 +240,30 @@ class Tap:
         piece = self.piece
         self._relays = False
         try:
-            facts = Broker(self._options.contact).facts([piece.queue], None)
+            found = self._facts()
         except (BulkError, SourceFailed) as error:
             LOG.info("%s: %s", self.name, error)
             return []
-        found = facts.get((piece.vhost, piece.queue))
         wanted = Limits(node=piece.node, masters_only=self._options.masters_only)
         return [] if found is None else [member for member in order(found.members, 0, wanted) if member.port]
+
+    def _is_deleted(self) -> bool:
+        """Whether the contact does not know the queue either."""
+        try:
+            self._facts()
+        except QueueGone:
+            return True
+        except (BulkError, SourceFailed) as error:
+            LOG.info("%s: %s", self.name, error)
+        return False
+
+    def _facts(self) -> Facts | None:
+        piece = self.piece
+        broker = Broker(self._options.contact)
+        try:
+            return broker.facts([piece.queue], None).get((piece.vhost, piece.queue))
+        finally:
+            broker.close()
 
     def _on_loss(self, error: BulkError, start: int) -> None:
         if self._options.fail_on_data_loss:

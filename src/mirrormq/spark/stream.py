@@ -8,12 +8,14 @@ Guarantees
 - The cursor moves to `start` when Spark asks for what lies behind it: then `start` is in Spark's commit log.
   The last batch of a run is never committed to the source, but this question comes after it, and again after
   a restart. With asynchronous progress the log may be behind, and only `commit` counts.
-- Nothing is skipped silently: what is missing is an error, or with failOnDataLoss=false a warning.
+- Nothing is skipped silently: what is missing is an error, or with failOnDataLoss=false a warning. A cursor
+  that was dropped or lost is made anew if everything behind the position is still there, and no loss.
 - A cursor has one reader: a second query is refused by the broker, which names the first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
@@ -41,6 +43,7 @@ from mirrormq.spark.offsets import (
     QueueName,
     beginning,
     loss_at,
+    parted,
     read_offsets,
     unknown_queues,
     wanted_seq,
@@ -49,6 +52,7 @@ from mirrormq.spark.options import OptionRefused, ReadOptions
 from mirrormq.spark.plan import Limits, Piece, Span, plan, shares
 from mirrormq.spark.reading import has_rows, read_piece
 from mirrormq.spark.source import limits_of
+from mirrormq.wire import bulk
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,13 +88,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._known: dict[QueueName, Facts] = {}
         self._waits_since: float | None = None
         self._turn = 0
+        self._missing: set[str] = set()
 
     # --- where to begin ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (Spark's name)
         """Where a new query begins. Spark asks twice: the cursors are made once."""
         if self._initial is None:
-            known = self._facts()
+            # Here a queue that is not there is a mistake; later on it was deleted.
+            known = self._broker.facts(self._options.queues, self._options.pattern)
             if unknown := unknown_queues(self._options.starting, known):
                 raise OptionRefused(f"a position is given for '{unknown[0]}', which is not read")
             queues = {name: self._begin(name, known[name]) for name in sorted(known)}
@@ -118,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self, name: QueueName, facts: Facts, position: Position) -> Position:
         """Have a cursor hold everything from a position on."""
-        cursor = self._options.cursor or f"spark-{uuid.uuid4().hex}"
+        cursor = self._options.cursor or position.cursor or f"spark-{uuid.uuid4().hex}"
         answer = self._claim(name, cursor, max(position.seq, position.held or 0))
         at = int(answer["seq"])
         if at <= max(position.seq, position.held or 0):
@@ -129,6 +135,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return replace(position, cursor=cursor, origin=None)
         # A cursor of this name was there: a query that has lost its checkpoint goes on where that one was.
         return Position(facts.id, int(answer.get("epoch") or 0), at, cursor)
+
+    def _reopen(self, name: QueueName, facts: Facts, position: Position) -> Position:
+        """The same where the query has stood: its old cursor goes on, unless it is lost and holds nothing."""
+        try:
+            return self._open(name, facts, position)
+        except BulkError as error:
+            if error.code != bulk.GONE:
+                raise
+        self._broker.drop_cursor(name, self._options.cursor or position.cursor or "")
+        return self._open(name, facts, position)
 
     def _claim(self, name: QueueName, cursor: str, at: int | str) -> dict[str, Any]:
         kind = "consume" if self._options.mode == "consume" else "cursor"
@@ -154,27 +170,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; `start` itself if there is nothing new."""
         offsets = self._checked(start)
+        try:
+            ends = self._next(offsets, limit)
+        except QueueGone:
+            # Deleted since it was looked for: now it is missing, which is a loss like any other.
+            ends = self._next(offsets, limit)
+        return start if ends is None else Offsets(offsets.cluster, ends).json()
+
+    def _next(self, offsets: Offsets, limit: ReadLimit) -> dict[QueueName, Position] | None:
         known = self._known = self._facts()
+        self._must_be_there(offsets, known)
         positions = self._positions(offsets, known)
         if not self._options.async_progress:
-            positions = {name: self._settled(name, known[name], at) for name, at in positions.items()}
+            positions = {name: self._settled(name, known, at) for name, at in positions.items()}
         fresh = self._fresh(known.keys() - positions.keys())
         positions |= fresh
         ends = self._ends(positions, known, limit)
-        was = {name: position.seq for name, position in offsets.queues.items()}
-        now = {name: position.seq for name, position in ends.items()}
+        was = {name: (position.seq, position.held) for name, position in offsets.queues.items()}
+        now = {name: (position.seq, position.held) for name, position in ends.items()}
         if was == now and not fresh:
-            return start
+            return None
         for name, position in positions.items():
             if self._is_new(name, offsets, position):
                 # `start` does not say where this batch begins: the end does, so that it can be done again.
                 ends[name] = replace(ends[name], begins=position.seq, held=position.held)
-        return Offsets(offsets.cluster, ends).json()
+        return ends
 
     def _is_new(self, name: QueueName, offsets: Offsets, position: Position) -> bool:
-        """Whether a batch cannot begin where the last one ended: a queue that is new or another one."""
+        """Whether a batch does not begin where the last one ended: the queue is new, or something is lost."""
         before = offsets.queues.get(name)
-        return before is None or before.id != position.id or before.seq > position.seq
+        now = (position.id, position.seq, position.held)
+        return before is None or (before.id, before.seq, before.held) != now
 
     def _ends(
         self, positions: dict[QueueName, Position], known: dict[QueueName, Facts], limit: ReadLimit
@@ -249,19 +275,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is there ---
 
     def _facts(self) -> dict[QueueName, Facts]:
+        """The queues that are there; one that was read and is not is found missing by `_positions`."""
+        queues = self._options.queues
         try:
-            return self._broker.facts(self._options.queues, self._options.pattern)
+            return self._broker.facts(queues, self._options.pattern)
         except QueueGone:
-            if self._options.fail_on_data_loss or not self._claimed:
-                raise
-            return {name: facts for queue in self._options.queues for name, facts in self._one(queue).items()}
+            return {name: facts for queue in queues for name, facts in self._one(queue).items()}
 
     def _one(self, queue: str) -> dict[QueueName, Facts]:
         try:
             return self._broker.facts([queue], None)
-        except QueueGone as error:
-            LOG.warning("%s", error)
+        except QueueGone:
             return {}
+
+    def _must_be_there(self, offsets: Offsets, known: dict[QueueName, Facts]) -> None:
+        """A queue that is named, is not there and was not read either: a mistake, unless it was accepted."""
+        there = {queue for _, queue in (*offsets.queues, *known)}
+        missing = {queue for queue in self._options.queues if queue not in there}
+        for queue in sorted(missing - self._missing):
+            text = f"there is no queue '{queue}'"
+            if self._options.fail_on_data_loss:
+                raise QueueGone(text)
+            LOG.warning("%s: it is read when it is declared", text)
+        self._missing = missing
 
     def _checked(self, start: dict[str, Any]) -> Offsets:
         offsets = read_offsets(start)
@@ -287,7 +323,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             self._on_loss(loss)
             assert loss.goes_on is not None
-            found[name] = self._open(name, facts, loss.goes_on)
+            found[name] = self._reopen(name, facts, loss.goes_on)
         return found
 
     def _fresh(self, names: set[QueueName]) -> dict[QueueName, Position]:
@@ -297,7 +333,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._known
         return {name: self._open(name, known[name], beginning(known[name])) for name in sorted(names)}
 
-    def _settled(self, name: QueueName, facts: Facts, position: Position) -> Position:
+    def _settled(self, name: QueueName, known: dict[QueueName, Facts], position: Position) -> Position:
         """Everything before the position is done: the cursor moves there."""
         at, when = self._advanced.get(name, (0, 0.0))
         now = time.monotonic()
@@ -310,7 +346,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if position.seq >= (position.held or 0):
                 self._advance(name, position)
         except BulkError as error:
-            return self._on_cursor_error(name, facts, position, error)
+            if error.code not in {bulk.GONE, bulk.DATA_LOSS}:
+                raise SourceFailed(error.text) from None
+            known |= self._broker.facts([name[1]], None)  # as the one sees it who has said so
+            return self._on_cursor_error(name, known[name], position, error)
         self._advanced[name] = (position.seq, now)
         return position
 
@@ -329,19 +368,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _on_cursor_error(
         self, name: QueueName, facts: Facts, position: Position, error: BulkError
     ) -> Position:
-        if error.code not in {"gone", "data-loss"}:
-            raise SourceFailed(error.text) from None
-        goes_on = int(error.more.get("from") or error.more.get("low") or facts.low)
-        held = replace(position, seq=min(position.seq, facts.next), epoch=0, held=None)
-        if error.code == "data-loss":
-            held = replace(held, seq=max(facts.low, min(goes_on, held.seq)))
-        self._on_loss(Loss(*name, f"{error.text} (id {facts.id}, epoch {position.epoch})", held))
-        if error.code == "gone":
-            # One of that name that was lost stands there until somebody drops it. Of what it held before the
-            # low mark only what is live is there.
-            self._broker.drop_cursor(name, position.cursor or "")
-            held = replace(held, held=facts.low if held.seq < facts.low else None)
-        return self._open(name, facts, replace(held, epoch=facts.epoch_at(held.seq - 1), cursor=None))
+        """The cursor holds nothing any more, or its queue's history is another one now."""
+        self._advanced.pop(name, None)
+        loss = loss_at(position, facts)
+        if loss is None and error.code == bulk.DATA_LOSS:
+            loss = Loss(*name, f"(id {facts.id}, epoch {position.epoch})", parted(position, facts))
+        elif loss is None and self._options.mode == "consume":
+            # While nobody held the queue for this query others may have taken messages.
+            loss = Loss(*name, f"(id {facts.id}, epoch {position.epoch})", position)
+        if loss is None:
+            LOG.warning("queue '%s': %s; nothing is missing, it is opened again", name[1], error.text)
+            return self._reopen(name, facts, position)
+        self._on_loss(replace(loss, why=f"{error.text}; {loss.why}"))
+        assert loss.goes_on is not None
+        return self._reopen(name, facts, loss.goes_on)
 
     def _on_loss(self, loss: Loss) -> None:
         if self._options.fail_on_data_loss:
@@ -391,7 +431,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = self._facts()
         for name, position in read_offsets(end).queues.items():
             if name in known:
-                self._settled(name, known[name], position)
+                with contextlib.suppress(QueueGone):  # deleted: whoever asks for the next batch is told
+                    self._settled(name, known, position)
 
     def stop(self) -> None:
         """The query is over."""
