@@ -35,6 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, node: Process) -> Iterator[A
     Its Python processes inherit the environment that the JVM was started with.
     """
     os.environ["MIRRORMQ_URL"] = f"amqp://guest@127.0.0.1:{node.port}/"
+    os.environ["MIRRORMQ_PASSWORD"] = "guest"  # for guest no other than without it; others need one
     folder = tmp_path_factory.mktemp("spark")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from mirrormq.client.amqp import AmqpClient, Confirmed
 from tests.integration.process import Process
 from tests.spark.kit import Queues, bodies, numbers, reading
 
@@ -64,6 +66,17 @@ def test_headers_that_are_not_utf_8_are_read_as_latin_1_and_kept_raw(spark: Any,
     assert set(row["headers"]) == {"name"}
 
 
+def test_a_long_string_in_headers_that_is_not_utf_8_is_read_as_latin_1(spark: Any, queue: Queues) -> None:
+    table = b"\x04name" + b"S" + struct.pack(">I", 4) + b"a\xff\xfez"
+    with AmqpClient(queue.host, queue.port, timeout=30) as client:
+        properties = struct.pack(">HI", 1 << 13 | 1 << 12, len(table)) + table + b"\x02"
+        client.publish_raw("", queue.name, properties, b"x")
+        assert isinstance(client.next_event(), Confirmed)
+    (row,) = reading(spark, queue).select("headers", "headers_raw").collect()
+    assert bytes(row["headers_raw"]).endswith(table)
+    assert {name: json.loads(value) for name, value in row["headers"].items()} == {"name": "aÿþz"}
+
+
 def test_several_queues_are_read_by_list_and_by_pattern(spark: Any, queue: Queues) -> None:
     others = [f"{queue.name}-{letter}" for letter in "ab"]
     for name in others:
@@ -87,11 +100,9 @@ def test_a_range_is_given_by_seqs_or_by_time(spark: Any, queue: Queues) -> None:
     assert bodies(part.orderBy("seq").collect()) == numbers(10, 10)
     assert reading(spark, queue, startingOffsets="latest").count() == 0
     middle = reading(spark, queue).where("body = '25'").first()["timestamp"]
-    micros = int(middle.timestamp() * 1_000_000)
-    late = reading(spark, queue, startingTimestamp=datetime.fromtimestamp(micros / 1e6, UTC).isoformat())
-    assert 25 <= late.count() <= 26
-    early = reading(spark, queue, endingTimestamp=str(micros // 1000))
-    assert early.count() <= 25
+    at = middle.astimezone(UTC).isoformat()
+    assert bodies(reading(spark, queue, startingTimestamp=at).orderBy("seq").collect()) == numbers(25, 25)
+    assert bodies(reading(spark, queue, endingTimestamp=at).orderBy("seq").collect()) == numbers(25)
 
 
 def test_partitions_are_as_many_as_asked_for(spark: Any, queue: Queues) -> None:
@@ -123,7 +134,10 @@ def test_small_arrow_batches_give_the_same_rows(spark: Any, queue: Queues) -> No
 
 def test_push_down_is_opt_in_and_gives_the_same_rows(spark: Any, queue: Queues) -> None:
     queue.fill(50)
+    middle = reading(spark, queue).where("body = '25'").first()["timestamp"].astimezone(UTC)
+    at = f"TIMESTAMP '{middle:%Y-%m-%d %H:%M:%S.%f}'"
     conditions = ["seq > 10 AND seq <= 20", "seq = 7", "queue = 'other'", f"queue IN ('{queue.name}', 'x')"]
+    conditions += [f"timestamp {sign} {at}" for sign in (">=", ">", "=", "<", "<=")]
     plain = [bodies(reading(spark, queue).where(one).orderBy("seq").collect()) for one in conditions]
     with pytest.raises(Exception, match="filterPushdown"):
         reading(spark, queue, pushdown=True).collect()
@@ -137,9 +151,12 @@ def test_push_down_is_opt_in_and_gives_the_same_rows(spark: Any, queue: Queues) 
             "seq > 10 AND seq <= 20"
         )
         assert narrow.rdd.getNumPartitions() == 2
+        late = reading(spark, queue, pushdown=True, maxRecordsPerPartition=5).where(f"timestamp >= {at}")
+        assert late.rdd.getNumPartitions() == 5
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     assert pushed == plain
+    assert [len(found) for found in plain[-5:]] == [25, 24, 1, 25, 26]
 
 
 def test_changes_tell_publishes_and_removals(spark: Any, queue: Queues) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,9 @@ from tests.spark.kit import bodies, numbers, once, running_query, written
 
 @pytest.fixture(scope="module")
 def mirrored() -> Iterator[Cluster]:
-    """Three nodes with every queue on all of them."""
+    """Three nodes with every queue on all of them, but for those that are called alone."""
     with cluster(nodes=3) as made:
-        policy = {"name": "all", "pattern": ".*", "vhost": "/", "apply_to": "queues"}
+        policy = {"name": "all", "pattern": "^[^a]", "vhost": "/", "apply_to": "queues"}
         made.ask("set_policy", definition={"ha-mode": "all"}, **policy)
         yield made
         made.start_all()
@@ -53,12 +54,25 @@ def publish(made: Cluster, queue: str, first: int, count: int) -> None:
     """Publish numbers with confirms, through the first node that takes them."""
     running = [node for node in made.nodes if node.is_running]
     connection = pika.BlockingConnection(pika.URLParameters(running[0].url))
-    channel = connection.channel()
+    channel = declared(connection, queue)
     channel.confirm_delivery()
-    channel.queue_declare(queue, durable=True)
     for number in range(first, first + count):
         channel.basic_publish("", queue, str(number), pika.BasicProperties(delivery_mode=2))
     connection.close()
+
+
+def declared(connection: Any, queue: str) -> Any:
+    """A channel on which the queue is declared, as soon as the node knows of a master that lives."""
+    for _ in range(300):
+        channel = connection.channel()
+        try:
+            channel.queue_declare(queue, durable=True)
+            return channel
+        except pika.exceptions.ChannelClosedByBroker as error:
+            if "is down or inaccessible" not in str(error):
+                raise
+            threading.Event().wait(0.1)
+    raise AssertionError(f"queue '{queue}' has no master for half a minute")
 
 
 def reading(builder: Any, made: Cluster, queue: str, **options: Any) -> Any:
@@ -79,26 +93,72 @@ def test_mirrors_serve_reads_and_named_nodes_answer_for_themselves(spark: Any, m
         assert bodies(frame.orderBy("seq").collect()) == numbers(300)
 
 
-def test_a_running_query_follows_the_fail_over_and_misses_nothing(
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 100}, {"maxBytesPerTrigger": 12_000}], ids=str)
+def test_a_running_query_follows_every_fail_over_and_misses_nothing(
+    spark: Any, mirrored: Cluster, tmp_path: Path, limit: dict[str, int]
+) -> None:
+    name = f"followed-{next(iter(limit))}"
+    publish(mirrored, name, 0, 400)
+    wait_in_sync(mirrored, name, 3)
+    seen: list[str] = []
+    writer = reading(spark.readStream, mirrored, name, **limit).select("body").writeStream
+    # One task per batch, and batches come one after the other: the order is that of the query itself.
+    writer = writer.foreachBatch(lambda frame, _: seen.extend(bodies(frame.collect())))
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    killed: list[str] = []
+    with running_query(writer.trigger(processingTime="50 milliseconds").start()) as query:
+
+        def wait_for(count: int) -> None:
+            while len(seen) < count:
+                assert query.exception() is None, query.exception()
+                query.awaitTermination(0.05)
+
+        wait_for(1)
+        for first in (400, 600):
+            master = node_named(mirrored, facts(mirrored, name)["master"])
+            master.kill()
+            killed.append(master.name)
+            publish(mirrored, name, first, 200)
+            wait_for(first + 200)
+            master.start()
+            wait_in_sync(mirrored, name, 3)
+    assert seen == numbers(800)
+    assert len(set(killed)) == 2
+
+
+def test_a_queue_on_one_node_is_read_through_another_one(
     spark: Any, mirrored: Cluster, tmp_path: Path
 ) -> None:
-    publish(mirrored, "followed", 0, 500)
-    wait_in_sync(mirrored, "followed", 3)
-    frame = reading(spark.readStream, mirrored, "followed", maxRecordsPerTrigger=200)
-    writer = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(processingTime="100 milliseconds").start(str(tmp_path / "out"))
-    with running_query(query):
-        master = node_named(mirrored, facts(mirrored, "followed")["master"])
-        master.kill()
-        publish(mirrored, "followed", 500, 500)
-        seen = 0
-        while seen < 1000:
-            assert query.exception() is None, query.exception()
-            query.awaitTermination(0.3)
-            seen = sum(progress["numInputRows"] for progress in query.recentProgress)
-    master.start()
-    assert bodies(written(spark, tmp_path)) == numbers(1000)
-    wait_in_sync(mirrored, "followed", 3)
+    publish(mirrored, "alone", 0, 50)
+    found = facts(mirrored, "alone")
+    assert [member["node"] for member in found["members"]] == [found["master"]]
+    url = url_of(mirrored, but=node_named(mirrored, found["master"]))
+    assert bodies(reading(spark.read, mirrored, "alone", url=url).orderBy("seq").collect()) == numbers(50)
+    once(reading(spark.readStream, mirrored, "alone", url=url, maxBytesPerTrigger=50_000), tmp_path)
+    publish(mirrored, "alone", 50, 10)
+    once(reading(spark.readStream, mirrored, "alone", url=url, maxBytesPerTrigger=50_000), tmp_path)
+    assert bodies(written(spark, tmp_path)) == numbers(60)
+
+
+def test_passwords_of_files_and_of_the_environment_log_in(
+    spark: Any, mirrored: Cluster, tmp_path: Path
+) -> None:
+    publish(mirrored, "secret", 0, 5)
+    read = spark.read.format("mirrormq").option("queue", "secret")
+    (tmp_path / "password").write_text(f"{mirrored.password}\n")
+    by_file = read.option("url", url_of(mirrored)).option("passwordFile", str(tmp_path / "password"))
+    assert bodies(by_file.load().orderBy("seq").collect()) == numbers(5)
+    (tmp_path / "password").write_text("another")
+    with pytest.raises(Exception, match="Login was refused"):
+        by_file.load().collect()
+    # The session's Python processes were started with this variable.
+    mirrored.ask("add_user", name="other", password=os.environ["MIRRORMQ_PASSWORD"])
+    mirrored.ask("set_permissions", user="other", vhost="/", configure="", write="", read=".*")
+    hosts = url_of(mirrored).partition("@")[2]
+    by_variable = (
+        spark.read.format("mirrormq").option("queue", "secret").option("url", f"amqp://other@{hosts}")
+    )
+    assert bodies(by_variable.load().orderBy("seq").collect()) == numbers(5)
 
 
 def test_a_batch_written_while_the_master_dies_arrives_once(spark: Any, mirrored: Cluster) -> None:
