@@ -16,15 +16,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, cast
-from urllib.parse import unquote, urlsplit
 
+from mirrormq.spark import urls
 from mirrormq.spark.schema import Mode, nearest
+from mirrormq.spark.urls import DEFAULT_URL, PASSWORD_VARIABLE, PASSWORD_WAYS
 
-PASSWORD_VARIABLE = "MIRRORMQ_PASSWORD"
-PASSWORD_WAYS = f"the option password, the option passwordFile or the variable {PASSWORD_VARIABLE}"
-URL_VARIABLE = "MIRRORMQ_URL"
-DEFAULT_URL = "amqp://guest@127.0.0.1:5672/"
-PORTS = {"amqp": 5672, "amqps": 5671}
 MODES = ("browse", "cursor", "consume", "changes")
 ARROW_BYTES_MAX = 1 << 30
 
@@ -362,41 +358,18 @@ def _offsets(given: Given, name: str) -> Offsets | None:
 
 
 def _contact(given: Given) -> Contact:
-    url = given.text("url") or os.environ.get(URL_VARIABLE) or DEFAULT_URL
     try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise OptionRefused(
-            "option 'url' cannot be read; it is amqp[s]://user@host:port,host:port/vhost"
-        ) from None
-    if parts.scheme not in PORTS:
-        raise OptionRefused("option 'url' begins with amqp:// or amqps://")
-    login, at, hosts = parts.netloc.rpartition("@")
-    user, colon, _ = login.partition(":")
-    if colon:
-        raise OptionRefused(f"a password in the option 'url' would be seen in plans: use {PASSWORD_WAYS}")
-    if parts.query or parts.fragment:
-        raise OptionRefused(
-            "option 'url' ends with the virtual host; everything else is an option of its own"
-        )
-    if not at:
-        user = "guest"
-    tls = _tls(given, parts.scheme == "amqps")
+        url = urls.parsed(urls.given_url(given.text("url")) or DEFAULT_URL)
+    except urls.UrlRefused as refused:
+        raise OptionRefused(str(refused)) from None
     return Contact(
-        hosts=tuple(_host(text, PORTS[parts.scheme]) for text in hosts.split(",")),
-        vhost=unquote(parts.path[1:]) or "/",
-        user=unquote(user),
-        password=_password(given, unquote(user)),
-        tls=tls,
+        hosts=url.hosts,
+        vhost=url.vhost,
+        user=url.user,
+        password=_password(given, url.user),
+        tls=_tls(given, url.is_tls),
         timeout=given.seconds("timeout", 30.0),
     )
-
-
-def _host(text: str, default_port: int) -> tuple[str, int]:
-    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:,@/]+))(?::(\d{1,5}))?", text.strip())
-    if found is None or not 0 < int(found[3] or default_port) < 65_536:
-        raise OptionRefused(f"'{text}' in the option 'url' is no host:port")
-    return found[1] or found[2], int(found[3] or default_port)
 
 
 def _password(given: Given, user: str) -> str:

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -183,7 +182,7 @@ def run(work: Work) -> Result:
     given = work.arguments
     try:
         archive = Archive(given.to)
-        archive.begin({"vhost": _vhost(given.url)})
+        archive.begin({"vhost": work.vhost})
     except (ArchiveRefused, OSError, ValueError) as error:
         raise JobFailed(str(error)) from error
     # A checkpoint knows by itself what was done; without one the archive does.
@@ -210,10 +209,6 @@ def run(work: Work) -> Result:
     made = [archive.manifest(work.state.id, batch) or {} for batch in archive.batches(work.state.id) - known]
     rows, files = sum(one["rows"] for one in made), sum(len(one["files"]) for one in made)
     return {"archive": given.to, "rows": rows, "files": files, "batches": len(made)}
-
-
-def _vhost(url: str | None) -> str:
-    return unquote(urlsplit(url or "").path[1:]) or "/"
 
 
 def lines(result: Result) -> list[str]:

@@ -4,6 +4,7 @@ Guarantees
 - A job says how it ended: exit code 0 (done), 1 (failed: one sentence on stderr), 2 (misused), 130 (stopped
   by a signal; run it again to go on). A job that judges may end with a code of its own when it is done. With
   `--json` the result is one JSON object on stdout and nothing else is.
+- An address with a password in it is refused before anything of the run is written.
 - A stop by Ctrl-C or SIGTERM loses nothing: the batch under way is done again, once, by the next run.
 - Nothing that can be large is collected: jobs aggregate first, and say so where they take rows to the driver.
 """
@@ -15,20 +16,25 @@ import hashlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
 
+from mirrormq.spark import urls
 from mirrormq.spark.jobs import state as states
 from mirrormq.spark.jobs.progress import Progress
 from mirrormq.spark.jobs.state import RunState, StateRefused
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 
 DONE, FAILED, MISUSED, STOPPED = 0, 1, 2, 130
 FORMAT = "mirrormq"
+PLACES = ("url", "to", "archive")
+"""Arguments that can be addresses and are remembered in the folder of the run."""
 
 Result = dict[str, Any]
 
@@ -48,7 +54,7 @@ class Job:
     identity: tuple[str, ...] = ()
     """Arguments that make a run another one: they name its state, and cannot change in it."""
     once: bool = False
-    """Is a run that is done not to be done again?"""
+    """Is a run that is done not to be done again? A dry run is: it has done nothing."""
     code: Callable[[Result], int] = field(default=lambda _: DONE)
     """The exit code of a run that is done."""
     lines: Callable[[Result], list[str]] = field(
@@ -86,8 +92,16 @@ class Work:
         return self._spark
 
     @property
+    def vhost(self) -> str:
+        """The virtual host the job works with."""
+        return urls.parsed(self.arguments.url or urls.DEFAULT_URL).vhost
+
+    @property
     def contact(self) -> dict[str, str]:
-        """The options that lead to the broker; a password comes by a file or the environment."""
+        """The options that lead to the broker; a password comes by a file or the environment.
+
+        Without a `url` it is the default one, or what the variable of a Spark Connect server says.
+        """
         given = {"url": self.arguments.url, "passwordFile": self.arguments.password_file}
         return {name: value for name, value in given.items() if value}
 
@@ -138,20 +152,39 @@ def _pair(text: str) -> str:
 def main_of(job: Job, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run a job with these words; returns the exit code."""
     arguments = parser_of(job, prog or f"{job.name}.py").parse_args(argv)
+    # Settled here, once: whoever asks for the address or its virtual host later gets the same.
+    arguments.url = urls.given_url(arguments.url)
     identity = {name: _plain(getattr(arguments, name)) for name in ("url", *job.identity)}
     name = arguments.name or f"{job.name}-{_digest(identity)}"
     folder = (arguments.state_dir or states.default_root()) / name
     signal.signal(signal.SIGTERM, _stop)
     try:
+        _check_places(identity)
         with states.opened(folder, job.name, identity) as state:
             return _run(job, arguments, state)
-    except StateRefused as error:
+    except (StateRefused, urls.UrlRefused) as error:
         return _fail(job, str(error), MISUSED)
+    except OSError as error:
+        return _fail(job, f"nothing can be remembered in {folder}: {error.strerror or error}", FAILED)
+
+
+def _check_places(identity: Mapping[str, Any]) -> None:
+    """Raise if an address is none, or has a password in it: that would be written into the run's folder."""
+    if identity["url"] is not None:
+        urls.parsed(identity["url"])
+    for name in PLACES:
+        text = identity.get(name)
+        if isinstance(text, str) and "://" in text and ":" in urlsplit(text).netloc.rpartition("@")[0]:
+            raise urls.UrlRefused(
+                f"a password in the address of the {name} would be written into the folder of the run: "
+                "leave it to the environment, or to the configuration of the file system"
+            )
 
 
 def _run(job: Job, arguments: argparse.Namespace, state: RunState) -> int:
     progress = Progress(job.name, lambda facts: state.update(progress=facts), is_quiet=arguments.quiet)
-    if job.once and state.former.get("state") == states.DONE:
+    is_dry = getattr(arguments, "dry_run", False)
+    if job.once and not is_dry and state.former.get("state") == states.DONE:
         result = {**(state.former.get("result") or {}), "already": True}
         state.update(state=states.DONE, result=result)
         progress.say(f"this run is done; give another --name to do it again ({state.folder})")
@@ -183,6 +216,15 @@ def _show(job: Job, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
         sys.stdout.write(json.dumps(result, ensure_ascii=False, default=str) + "\n")
     else:
         sys.stdout.write("".join(f"{line}\n" for line in job.lines(dict(result))))
+
+
+def told(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Rows that were collected, with their times in UTC: Spark gives them by the clock of this machine."""
+    return [{name: _in_utc(value) for name, value in row.asDict().items()} for row in rows]
+
+
+def _in_utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
 
 
 def sentence_of(error: Exception) -> str:

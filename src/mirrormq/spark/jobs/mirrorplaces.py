@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from mirrormq.client.bulk import BulkClient, BulkError, Gone
 from mirrormq.client.sink import Sink
@@ -23,6 +22,7 @@ from mirrormq.spark.jobs.frame import JobFailed
 from mirrormq.spark.jobs.mirrordefinitions import Definitions, pieces
 from mirrormq.spark.offsets import Facts, Position
 from mirrormq.spark.options import Contact, read_options
+from mirrormq.spark.urls import in_vhost
 from mirrormq.wire.bulk import UNAVAILABLE
 
 QUERY = "mirrormq pipeline mirror"
@@ -226,11 +226,10 @@ class Target(Place):
         try:
             self.connect()
         except BulkError as refused:
-            parts = urlsplit(self.options.get("url") or "")
-            if unquote(parts.path[1:]) in ("", EVERYWHERE):
+            if self.vhost == EVERYWHERE:
                 raise
-            url = parts._replace(path="/").geturl()
-            other = Place({**self.options, "url": url})
+            # Whoever names another vhost than that has given an address.
+            other = Place({**self.options, "url": in_vhost(self.options["url"], EVERYWHERE)})
             try:
                 other.connect()
                 is_there = other.ask("vhost", vhost=self.vhost)["exists"]
