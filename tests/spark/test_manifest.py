@@ -119,6 +119,35 @@ def test_a_task_with_many_queues_has_few_files_open_and_loses_nothing(tmp_path: 
     assert entries_batch(entries).num_rows == 100
 
 
+def test_every_folder_of_a_batch_is_flushed_up_to_one_that_was_there_before(tmp_path: Path) -> None:
+    flushed: list[Path] = []
+    place = tmp_path / "new/archive"
+    archive = Archive(str(place), flushed.append)
+    archive.begin({"vhost": "/"})
+    assert {tmp_path, tmp_path / "new", place, place / "_mirror"} <= set(flushed)
+    # Tasks make the folders of files, in processes of their own.
+    (made,) = list(write_files(str(place), 0, {})([_rows("q", range(1, 2))]))
+    flushed.clear()
+    archive.commit("s", 0, [Entry(**row) for row in made.to_pylist()])
+    files = [place / "queue=q/date=2026-11-16", place / "queue=q", place]
+    assert set(files) <= set(flushed[:3]), "before the manifest is there"
+    assert {place / "_mirror/s", place / "_mirror", place} <= set(flushed[3:])
+
+
+def test_a_queue_may_have_a_name_that_is_too_long_for_a_folder(tmp_path: Path) -> None:
+    names = ["ü" * 127, "ü" * 126 + "x", "q" * 255, "q" * 254 + "r"]
+    entries = [_archived(tmp_path, number, _rows(name, range(1, 3)))[0] for number, name in enumerate(names)]
+    assert [entry.queue for entry in entries] == names
+    assert len({entry.path.partition("/")[0] for entry in entries}) == len(names)
+    assert _seqs(tmp_path) == sorted([1, 2] * len(names))
+
+
+def test_spark_finds_the_files_of_an_archive_that_is_no_folder_here(tmp_path: Path) -> None:
+    entry = _archived(tmp_path, 0, _rows("q", range(1, 2)))[0]
+    assert Archive("mock:///deep/place/").path_of(entry) == f"mock:///deep/place/{entry.path}"
+    assert Archive(tmp_path.as_uri()).path_of(entry) == f"{tmp_path}/{entry.path}"
+
+
 def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     archive = Archive(str(tmp_path))
     with pytest.raises(ArchiveRefused, match="is no archive"):

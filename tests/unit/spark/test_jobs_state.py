@@ -54,6 +54,17 @@ def test_a_folder_of_another_job_or_of_other_arguments_is_refused_by_name(tmp_pa
         pass
 
 
+def test_a_record_that_cannot_be_read_is_refused_for_the_run_would_be_another_one(tmp_path: Path) -> None:
+    with states.opened(tmp_path / "one", "replay", {}):
+        pass
+    (tmp_path / "one" / states.RECORD).write_text("{")
+    with (
+        pytest.raises(StateRefused, match=r"run\.json cannot be read"),
+        states.opened(tmp_path / "one", "replay", {}),
+    ):
+        pass
+
+
 def test_a_run_whose_process_is_gone_shows_as_interrupted(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; from mirrormq.spark.jobs import state\n"

@@ -4,12 +4,13 @@ Guarantees
 - A file counts when a manifest names it, and a manifest appears as a whole: readers see a batch entirely or
   not at all. Files that no manifest names are what an attempt left that did not succeed; nobody reads them.
 - A batch of a sink has one manifest, for ever: a second commit of the same batch changes nothing.
-- Files, then the manifest, are flushed before the batch counts as done, where the file system can do that;
-  only then may the broker forget the records.
+- Files, then the manifest, are flushed before the batch counts as done, where the file system can do that,
+  and so are the folders they are in, up to one that was there before; only then may the broker forget the
+  records.
 
 Layout: `queue=<name>/date=<day>/part-<batch>-<random>.parquet`, `_mirror/<sink>/<batch>.json`,
 `_mirror/archive.json`. Folders are for people and for pruning; every file holds all columns, the queue's name
-included.
+included. The folder of a very long name ends in a digest of it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from mirrormq.spark.jobs import folders
+
 VERSION = 1
 FOLDER = "_mirror"
 ABOUT = "archive.json"
+NAME_MAX = 200
+"""Octets of a queue's name in the name of its folder; file systems take 255 in all."""
 
 Json = dict[str, Any]
 
@@ -66,12 +71,14 @@ ENTRY_SCHEMA = (
 class Archive:
     """The place of an archive: a folder, or a URI that Arrow's file systems know."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, flush: folders.Flush = folders.flush) -> None:
         if "://" in place:
             self._fs, self._root = pafs.FileSystem.from_uri(place)
         else:
             self._fs, self._root = pafs.LocalFileSystem(), str(Path(place).absolute())
         self._is_local = isinstance(self._fs, pafs.LocalFileSystem)
+        self._flush = flush
+        self._for_spark = self._root if self._is_local else _for_spark(place)
 
     # --- what it is of ---
 
@@ -115,8 +122,9 @@ class Archive:
         if known is not None:
             return known
         if self._is_local:
-            for folder in sorted({str(Path(self._root, entry.path).parent) for entry in files}):
-                _flush(folder)
+            # Tasks have made these folders; whether one that died has flushed them, nobody knows.
+            for folder in sorted({above for entry in files for above in Path(entry.path).parents}):
+                self._flush(Path(self._root, folder))
         told = {"v": VERSION, "sink": sink, "batch": batch, "rows": sum(entry.rows for entry in files)}
         manifest = {**told, "files": [entry._asdict() for entry in files]}
         self._put(_manifest_name(sink, batch), manifest)
@@ -146,13 +154,13 @@ class Archive:
 
     def path_of(self, entry: Entry) -> str:
         """Where a file is, for Spark."""
-        return f"{self._root}/{entry.path}"
+        return f"{self._for_spark}/{entry.path}"
 
     # --- files ---
 
     def create(self, queue: str, day: str, batch: int) -> NewFile:
         """A file whose name nobody else has."""
-        folder = f"queue={quote(queue, safe=' ')}/date={day}"
+        folder = f"{_folder_of(queue)}/date={day}"
         name = f"{folder}/part-{batch:08d}-{uuid.uuid4().hex}.parquet"
         path = f"{self._root}/{name}"
         self._fs.create_dir(f"{self._root}/{folder}", recursive=True)
@@ -171,18 +179,20 @@ class Archive:
     def _put(self, name: str, value: Json) -> None:
         data = (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode()
         path = f"{self._root}/{name}"
-        self._fs.create_dir(path.rpartition("/")[0], recursive=True)
         if not self._is_local:
+            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
             with self._fs.open_output_stream(path) as file:  # these put whole objects
                 file.write(data)
             return
+        folder = Path(path).parent
+        folders.make(folder, self._flush)
         aside = f"{path}.{uuid.uuid4().hex}.new"
         with open(aside, "wb") as local:
             local.write(data)
             local.flush()
             os.fsync(local.fileno())
         Path(aside).replace(path)
-        _flush(str(Path(path).parent))
+        folders.flush_between(folder, Path(self._root), self._flush)
 
 
 class NewFile:
@@ -234,9 +244,20 @@ def _manifest_name(sink: str, batch: int) -> str:
     return f"{FOLDER}/{sink}/{batch:012d}.json"
 
 
-def _flush(folder: str) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
+def _folder_of(queue: str) -> str:
+    quoted = quote(queue, safe=" ")
+    if len(quoted) > NAME_MAX:
+        # Not in the middle of an escaped octet.
+        kept = (
+            quoted[:NAME_MAX].rpartition("%")[0]
+            if "%" in quoted[NAME_MAX - 2 : NAME_MAX]
+            else quoted[:NAME_MAX]
+        )
+        quoted = f"{kept}~{hashlib.sha256(queue.encode()).hexdigest()[:16]}"
+    return f"queue={quoted}"
+
+
+def _for_spark(place: str) -> str:
+    """An address of Arrow's as Spark's file systems know it: S3 has another name there, and no query."""
+    address = place.partition("?")[0].rstrip("/")
+    return f"s3a{address[2:]}" if address.startswith("s3://") else address

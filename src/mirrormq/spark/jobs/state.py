@@ -2,7 +2,9 @@
 
 Guarantees
 - One process at a time works in a folder; the lock goes with the process, however that ends.
-- What is read is whole: the record is written beside the old one and renamed into its place.
+- What is read is whole: the record is written beside the old one and renamed into its place, and is on the
+  disk when anything is written under its `id`. A record that cannot be read is refused: without it the run
+  would be another one, and write again what it has written.
 - A folder belongs to one job with one set of identifying arguments; another one is refused, not mixed in. Its
   `id` stays the same for all runs in it, so that whoever writes under that id writes once.
 - No secret is ever written here.
@@ -19,6 +21,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from mirrormq.spark.jobs import folders
 
 VERSION = 1
 RECORD = "run.json"
@@ -85,7 +89,7 @@ class RunState:
 @contextlib.contextmanager
 def opened(folder: Path, job: str, identity: Mapping[str, Any]) -> Iterator[RunState]:
     """The folder of a run, made if it is new; nobody else can open it meanwhile."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folders.make(folder)
     with (folder / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,12 +97,11 @@ def opened(folder: Path, job: str, identity: Mapping[str, Any]) -> Iterator[RunS
             raise StateRefused(
                 f"another process works in {folder}; wait for it or give this run another --name"
             ) from None
-        record = read_record(folder) or {
-            "v": VERSION,
-            "id": uuid.uuid4().hex,
-            "job": job,
-            "name": folder.name,
-        }
+        record = read_record(folder)
+        if record is None:
+            if (folder / RECORD).exists():
+                raise StateRefused(f"{folder / RECORD} cannot be read; give this run another --name")
+            record = {"v": VERSION, "id": uuid.uuid4().hex, "job": job, "name": folder.name}
         _check(folder, record, job, identity)
         record["former"] = {key: record[key] for key in ("state", "result", "error") if key in record}
         record.update(
@@ -159,7 +162,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a file as a whole or not at all."""
+    """Write a file as a whole or not at all; it is on the disk then."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with aside.open("w", encoding="utf-8") as file:
         json.dump(value, file, ensure_ascii=False, indent=1, default=str)
@@ -167,3 +170,4 @@ def write_json(path: Path, value: Any) -> None:
         file.flush()
         os.fsync(file.fileno())
     aside.replace(path)
+    folders.flush(path.parent)
