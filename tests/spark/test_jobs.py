@@ -18,6 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from mirrormq.log import latency as buckets
 from mirrormq.spark.jobs import analytics, archive, duplicates, facts, redrive, replay
 from mirrormq.spark.jobs.manifest import Archive
+from mirrormq.spark.jobs.messages import micros
 from mirrormq.spark.schema import columns_of
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -125,9 +126,9 @@ def test_samples_of_other_versions_are_counted_not_guessed(spark: Any) -> None:
 def test_percentiles_are_those_of_the_sum_of_all_histograms(spark: Any) -> None:
     durations = [1, 3, 50, 900, 1_000, 4_000, 5_000, 60_000, 700_000, 9_000_000]
     halves = ({}, {})  # type: ignore[var-annotated]
-    for number, micros in enumerate(durations):
+    for number, duration in enumerate(durations):
         into = halves[number % 2]
-        bucket = buckets.bucket_of(micros)
+        bucket = buckets.bucket_of(duration)
         into[bucket] = into.get(bucket, 0) + 1
     flat = [[number for pair in half.items() for number in pair] for half in halves]
     rows = _samples(spark, *(_sample(NOON, queues=[{"confirm": half}]) for half in flat)).where(
@@ -217,6 +218,21 @@ def test_a_fail_over_is_shown_with_the_time_since_the_death_and_until_the_next_p
     assert (shown[2]["since_down_ms"], shown[2]["next_publish_ms"]) == (150, 1850)
 
 
+def test_the_time_that_is_looked_at_is_in_utc_and_chosen_to_the_microsecond(spark: Any) -> None:
+    since = "2026-11-16T14:00:00.000001+02:00"
+    moments = [NOON + timedelta(microseconds=number) for number in range(4)]
+    rows = _samples(spark, *map(_sample, moments))
+    found = analytics.between(rows, micros(since), micros("2026-11-16T12:00:00.000003"))
+    span = analytics.span_of(found, None)
+    assert [span.first, span.last] == moments[1:3]
+    assert [f"{at:%H:%M:%S.%f}" for at in (span.first, span.last)] == ["12:00:00.000001", "12:00:00.000002"]
+
+
+def test_a_time_of_the_command_line_is_the_same_number_of_microseconds() -> None:
+    for fraction in range(0, 1_000_000, 997):
+        assert micros(f"2026-11-16T12:00:00.{fraction:06}") == int(NOON.timestamp()) * 1_000_000 + fraction
+
+
 @pytest.mark.parametrize(
     ("seconds", "width"), [(1, 1), (240, 1), (241, 2), (3600, 15), (86_400, 600), (86_400 * 400, 144_000)]
 )
@@ -259,6 +275,11 @@ def test_duplicates_are_found_per_queue_and_told_apart_by_epochs(spark: Any) -> 
     }
     assert {name: sums["q"][name] for name in wanted} == wanted
     assert (sums["other"]["messages"], sums["other"]["extra"]) == (1, 0)
+    # Few queues are shown; all of them count.
+    queues = duplicates.summary(messages, found)
+    assert [row["queue"] for row in duplicates.shown(queues, most=1)] == ["q"]
+    assert duplicates.sums_of(queues) == {"messages": 9, "without_id": 2, "extra": 3, "across_failovers": 1}
+    assert duplicates.sums_of(queues.where("false"))["messages"] == 0
 
 
 # --- redrive -----------------------------------------------------------------------------------------------
@@ -332,6 +353,12 @@ def test_a_dry_run_counts_per_reason_and_origin(letters: Any) -> None:
         ("expired", "orders"): (1, 1),
         ("maxlen", "mails"): (1, 0),
     }
+
+
+def test_a_dry_run_shows_few_groups_and_counts_the_letters_of_all(letters: Any) -> None:
+    groups, sums = redrive.counted(redrive.marked(letters, "queue", "cast(body as string) < '3'"), most=1)
+    assert [(row["reason"], row["letters"]) for row in groups] == [(None, 2)]
+    assert sums == {"letters": 5, "meant": 2}
 
 
 # --- archive and replay ------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from mirrormq.spark.jobs import charts, facts
-from mirrormq.spark.jobs.frame import Job, JobFailed, Result, Work, main_of
+from mirrormq.spark.jobs.frame import Job, JobFailed, Result, Work, main_of, told
+from mirrormq.spark.jobs.messages import micros
+from mirrormq.spark.urls import in_vhost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -165,18 +166,19 @@ def width_for(seconds: float) -> int:
 def run(work: Work) -> Result:
     """Read, aggregate, write the tables, draw the page."""
     given, out = work.arguments, Path(work.arguments.out).absolute()
+    asked = micros(given.since), micros(given.until)
     with work.progress.watching(work.spark, "reading samples and events"):
-        _told(work, facts.SAMPLES, facts.samples).write.mode("overwrite").partitionBy("kind").parquet(
+        _read(work, facts.SAMPLES, facts.samples).write.mode("overwrite").partitionBy("kind").parquet(
             str(out / "samples")
         )
-        _told(work, facts.EVENTS, facts.events).write.mode("overwrite").parquet(str(out / "events"))
+        _read(work, facts.EVENTS, facts.events).write.mode("overwrite").parquet(str(out / "events"))
     spark = work.spark
-    told = _between(spark.read.parquet(str(out / "samples")), given)
-    events = _between(spark.read.parquet(str(out / "events")), given)
-    queues, nodes = told.where(f.col("kind") == facts.QUEUE), told.where(f.col("kind") == facts.NODE)
+    samples = between(spark.read.parquet(str(out / "samples")), *asked)
+    events = between(spark.read.parquet(str(out / "events")), *asked)
+    queues, nodes = samples.where(f.col("kind") == facts.QUEUE), samples.where(f.col("kind") == facts.NODE)
     if given.queues:
         queues = queues.where(f.concat_ws("/", "vhost", "queue").rlike(given.queues))
-    span = _span(told, given.width)
+    span = span_of(samples, given.width)
     tables = {
         "throughput": throughput(queues, span.width),
         "depth": depth(nodes, span.width),
@@ -203,27 +205,29 @@ def run(work: Work) -> Result:
     }
 
 
-def _told(work: Work, queue: str, expand: Any) -> DataFrame:
+def _read(work: Work, queue: str, expand: Any) -> DataFrame:
     messages = work.reader(queue=queue, includeHeaders="false", **_in_root(work.arguments.url)).load()
-    told: DataFrame = expand(messages)
-    return told
+    expanded: DataFrame = expand(messages)
+    return expanded
 
 
 def _in_root(url: str | None) -> dict[str, str]:
     """The cluster's own queues are in the vhost `/`, whichever the user works with."""
-    return {} if url is None else {"url": urlsplit(url)._replace(path="/").geturl()}
+    return {} if url is None else {"url": in_vhost(url, facts.VHOST)}
 
 
-def _between(rows: DataFrame, given: argparse.Namespace) -> DataFrame:
-    if given.since:
-        rows = rows.where(f.col("at") >= f.lit(given.since).cast("timestamp"))
-    if given.until:
-        rows = rows.where(f.col("at") < f.lit(given.until).cast("timestamp"))
+def between(rows: DataFrame, since: int | None, until: int | None) -> DataFrame:
+    """The rows of a time (µs since 1970)."""
+    if since is not None:
+        rows = rows.where(f.col("at") >= f.timestamp_micros(f.lit(since)))
+    if until is not None:
+        rows = rows.where(f.col("at") < f.timestamp_micros(f.lit(until)))
     return rows
 
 
-def _span(told: DataFrame, width: int | None) -> Span:
-    first, last = told.agg(f.min("at"), f.max("at")).first() or (None, None)
+def span_of(rows: DataFrame, width: int | None) -> Span:
+    """The time that samples are of."""
+    ((first, last),) = (row.values() for row in told(rows.agg(f.min("at"), f.max("at")).collect()))
     if first is None or last is None:
         raise JobFailed("there are no samples in that time; is the setting 'samples' on?")
     return Span(first, last, width or width_for((last - first).total_seconds()))
@@ -249,8 +253,8 @@ def _shown(span: Span, made: dict[str, DataFrame], overall: DataFrame) -> dict[s
     sums = made["throughput"].agg(
         *(f.sum(name).alias(name) for name in busy), f.countDistinct("vhost", "queue").alias("queues")
     )
-    told = made["timeline"]
-    counts = told.groupBy("event").count().orderBy("event")
+    events = made["timeline"]
+    counts = events.groupBy("event").count().orderBy("event")
     return {
         "span": span,
         "totals": {
@@ -258,12 +262,12 @@ def _shown(span: Span, made: dict[str, DataFrame], overall: DataFrame) -> dict[s
             **_one(overall),
             "events": {row["event"]: row["count"] for row in counts.collect()},
         },
-        "throughput": every.collect(),
-        "depth": made["depth"].orderBy("moment").limit(POINTS + 2).collect(),
-        "latency": made["latency_over_time"].orderBy("moment").limit(POINTS + 2).collect(),
-        "top": top.collect(),
-        "cursors": _worst_cursors(made["cursors"]).collect(),
-        "timeline": told.orderBy(f.desc("at")).limit(EVENTS_SHOWN).collect(),
+        "throughput": told(every.collect()),
+        "depth": told(made["depth"].orderBy("moment").limit(POINTS + 2).collect()),
+        "latency": told(made["latency_over_time"].orderBy("moment").limit(POINTS + 2).collect()),
+        "top": told(top.collect()),
+        "cursors": told(_worst_cursors(made["cursors"]).collect()),
+        "timeline": told(events.orderBy(f.desc("at")).limit(EVENTS_SHOWN).collect()),
     }
 
 
@@ -314,7 +318,9 @@ def page(shown: dict[str, Any]) -> str:
     return charts.page("MirrorMQ analytics", about, parts)
 
 
-def _chart(rows: list[Row], names: dict[str, str], marks: list[charts.Mark], factor: float = 1.0) -> str:
+def _chart(
+    rows: list[dict[str, Any]], names: dict[str, str], marks: list[charts.Mark], factor: float = 1.0
+) -> str:
     series = {
         shown: [(row["moment"], None if row[name] is None else row[name] * factor) for row in rows]
         for shown, name in names.items()
@@ -349,13 +355,13 @@ _HEADS = (
 )
 
 
-def _queue_cells(row: Row) -> list[str]:
+def _queue_cells(row: dict[str, Any]) -> list[str]:
     numbers = (row[name] for name in ("publishes", "deliveries", "redeliveries", "ready", "most_ready"))
     times = (row[name] for name in ("confirm_p50", "confirm_p99", "replication_p99"))
     return [f"{row['vhost']} {row['queue']}", *map(charts.number, numbers), *map(charts.micros, times)]
 
 
-def _cursor_table(rows: list[Row]) -> str:
+def _cursor_table(rows: list[dict[str, Any]]) -> str:
     cells = [
         [
             f"{row['vhost']} {row['queue']}",
@@ -368,7 +374,7 @@ def _cursor_table(rows: list[Row]) -> str:
     return charts.table(("queue", "cursor", "behind", "most"), cells, empty="No queue has a cursor.")
 
 
-def _timeline_table(rows: list[Row]) -> str:
+def _timeline_table(rows: list[dict[str, Any]]) -> str:
     cells = []
     for row in rows:
         way = f"{row['from']} → {row['to']}, {row['reason']}" if row["to"] else (row["reason"] or "")

@@ -80,7 +80,7 @@ def run(work: Work) -> Result:
 
 def _names(work: Work, cluster: Cluster) -> list[str]:
     given = work.arguments
-    queues = [given.queue] if given.queue else (given.queues or "").split(",") if given.queues else []
+    queues = [given.queue] if given.queue else [name.strip() for name in (given.queues or "").split(",")]
     try:
         found = cluster.names([name for name in queues if name], given.pattern, is_system=given.system)
     except Refused as refused:

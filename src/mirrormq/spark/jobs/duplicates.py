@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from mirrormq.spark.jobs import charts, cli
-from mirrormq.spark.jobs.frame import Job, JobFailed, Result, Work, main_of
+from mirrormq.spark.jobs.frame import Job, JobFailed, Result, Work, main_of, told
 from mirrormq.spark.jobs.manifest import Archive, ArchiveRefused
 from mirrormq.spark.jobs.messages import queue_arguments, queue_options
 
@@ -84,6 +84,18 @@ def summary(messages: DataFrame, found: DataFrame) -> DataFrame:
     return all_of.join(twice, keys, "left").fillna(0, list(counted)).orderBy(f.desc("extra"), *keys)
 
 
+def shown(queues: DataFrame, most: int = QUEUES_SHOWN) -> list[dict[str, object]]:
+    """The queues with the most copies too many, not more than can be shown."""
+    return told(queues.orderBy(f.desc("extra"), "vhost", "queue").limit(most).collect())
+
+
+def sums_of(queues: DataFrame) -> dict[str, int]:
+    """The sums over all queues, those that are not shown included."""
+    names = ("messages", "without_id", "extra", "across_failovers")
+    (found,) = told(queues.agg(*(f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in names)).collect())
+    return found
+
+
 # --- the job -----------------------------------------------------------------------------------------------
 
 
@@ -96,15 +108,12 @@ def run(work: Work) -> Result:
     found = work.spark.read.parquet(str(out / "groups"))
     with work.progress.watching(work.spark, "counting"):
         summary(messages, found).write.mode("overwrite").parquet(str(out / "summary"))
-        made = work.spark.read.parquet(str(out / "summary")).orderBy(f.desc("extra"), "vhost", "queue")
-        queues = [row.asDict() for row in made.limit(QUEUES_SHOWN).collect()]
+        made = work.spark.read.parquet(str(out / "summary"))
+        queues = shown(made)
+        sums = sums_of(made)
         few = found.orderBy(f.desc("copies"), "vhost", "queue", "first_seq").limit(EXAMPLES)
-        examples = [row.asDict() for row in few.collect()]
+        examples = told(few.collect())
     (out / "report.html").write_text(page(queues, examples), encoding="utf-8")
-    sums = {
-        name: sum(row[name] for row in queues)
-        for name in ("messages", "without_id", "extra", "across_failovers")
-    }
     where = {"table": str((out / "groups").absolute()), "report": str((out / "report.html").absolute())}
     return {**sums, "queues": queues, "examples": examples, **where, "kept": given.kept}
 

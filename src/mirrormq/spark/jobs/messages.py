@@ -1,11 +1,14 @@
-"""Messages on their way through a job: which queues to read, which columns are published again."""
+"""Messages on their way through a job: which queues and times are read, which columns are published again."""
 
 from __future__ import annotations
 
 import argparse
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
+
+from mirrormq.spark.jobs.frame import JobFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,6 +32,19 @@ def queue_options(given: argparse.Namespace) -> dict[str, str]:
     """The same as options of the connector."""
     found = {"queue": given.queue, "queues": given.queues, "queuePattern": given.pattern}
     return {name: value for name, value in found.items() if value}
+
+
+def micros(text: str | None) -> int | None:
+    """A time of the command line (µs since 1970); UTC unless it says otherwise."""
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise JobFailed(f"'{text}' is no time in ISO 8601, such as 2026-11-16T12:00:00") from None
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    # In whole numbers: seconds with a fraction would be a microsecond off now and then.
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def to_publish(rows: DataFrame, exchange: Column, routing_key: Column, *more: str) -> DataFrame:

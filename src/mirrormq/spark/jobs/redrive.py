@@ -15,11 +15,12 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from mirrormq.spark.jobs import cli
 from mirrormq.spark.jobs.cursors import Cursors, last_offset
-from mirrormq.spark.jobs.frame import FORMAT, Job, JobFailed, Result, Work, main_of
+from mirrormq.spark.jobs.frame import FORMAT, Job, JobFailed, Result, Work, main_of, told
 from mirrormq.spark.jobs.messages import to_publish
 
 if TYPE_CHECKING:
@@ -111,14 +112,20 @@ def run(work: Work) -> Result:
 
 def _dry_run(work: Work) -> Result:
     given = work.arguments
-    letters = marked(
-        work.reader(queue=given.queue, mode="browse", includeBody="false").load(), given.to, given.where
-    )
+    # A condition may be about bodies; without one nobody looks at them.
+    less = {"includeBody": "false"} if given.where is None else {}
+    letters = marked(work.reader(queue=given.queue, mode="browse", **less).load(), given.to, given.where)
     with work.progress.watching(work.spark, "counting"):
-        # Groups, not letters, and not more than can be shown.
-        rows = [row.asDict() for row in counts(letters).limit(GROUPS_MAX).collect()]
-    sums = {name: sum(row[name] for row in rows) for name in ("letters", "meant")}
-    return {"dry_run": True, "queue": given.queue, "groups": rows, **sums}
+        groups, sums = counted(letters)
+    return {"dry_run": True, "queue": given.queue, "groups": groups, **sums}
+
+
+def counted(letters: DataFrame, most: int = GROUPS_MAX) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Groups, not more than can be shown, and the sums over all letters, of the same pass."""
+    sums = Observation(METRICS)
+    seen = letters.observe(sums, f.count(f.lit(1)).alias("letters"), f.count_if("is_meant").alias("meant"))
+    groups = told(counts(seen).limit(most).collect())
+    return groups, {name: int(sums.get[name]) for name in ("letters", "meant")}
 
 
 def _move(work: Work) -> Result:
@@ -141,14 +148,14 @@ def _move(work: Work) -> Result:
     writer = moved(found, keep=given.keep).writeStream.format(FORMAT).options(**work.contact)
     writer = writer if given.keep else writer.option("takeFrom", given.queue)
     query = writer.option("checkpointLocation", state.checkpoint).trigger(availableNow=True).start()
-    told = Told()
+    batches = Told()
     try:
-        work.progress.follow(query, "moving", told.add)
+        work.progress.follow(query, "moving", batches.add)
     finally:
         query.stop()
     if not given.keep:
         _let_go(work, cursor, str(query.id))
-    sums = {"moved": told.moved, "stayed": told.stayed}
+    sums = {"moved": batches.moved, "stayed": batches.stayed}
     return {"dry_run": False, "queue": given.queue, "kept": given.keep, **sums}
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from pyspark.sql import functions as f
 
 from mirrormq.spark.jobs.frame import FORMAT, Job, JobFailed, Result, Work, main_of
 from mirrormq.spark.jobs.manifest import Archive, ArchiveRefused, Entry
-from mirrormq.spark.jobs.messages import to_publish
+from mirrormq.spark.jobs.messages import micros, to_publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,18 +69,6 @@ def wanted_files(found: list[Entry], given: argparse.Namespace) -> list[Entry]:
         )
 
     return [entry for entry in found if is_wanted(entry)]
-
-
-def micros(text: str | None) -> int | None:
-    """A time of the command line (µs since 1970)."""
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise JobFailed(f"'{text}' is no time in ISO 8601, such as 2026-11-16T12:00:00") from None
-    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
-    return int((aware - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1_000_000)
 
 
 def chosen(rows: DataFrame, given: argparse.Namespace) -> DataFrame:
