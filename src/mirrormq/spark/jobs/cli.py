@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ JOBS = {
 """The jobs; each is a module of this package with a `JOB`."""
 
 NOT_THERE = 69
+JAVA = 17
+"""The oldest Java that Spark runs on."""
+JAVA_SECONDS = 30
+INSTALLING = "install it, e.g. 'sudo apt-get install openjdk-17-jre-headless', or set JAVA_HOME to it"
 COLUMNS = ("name", "job", "state", "updated", "progress")
 
 
@@ -72,9 +78,38 @@ def missing_part(*, is_remote: bool = False) -> str | None:
         if importlib.util.find_spec("grpc") is None:
             return "Spark Connect is not installed; it comes with: pip install 'mirrormq[connect]'"
         return None
-    if shutil.which("java") is None:
-        return "Spark needs Java 17 or newer, and there is no java in the PATH"
+    return missing_java(os.environ)
+
+
+def missing_java(environment: Mapping[str, str]) -> str | None:
+    """What is wrong with the Java that Spark would start: that of JAVA_HOME, else the first in the PATH."""
+    home = environment.get("JAVA_HOME")
+    named = os.path.join(home, "bin", "java") if home else "java"
+    java = shutil.which(named, path=environment.get("PATH"))
+    if java is None and home:
+        return (
+            f"Spark needs Java {JAVA} or newer, and JAVA_HOME leads to none: there is no program {named}; "
+            f"set it to the folder of such a Java, or unset it"
+        )
+    if java is None:
+        return f"Spark needs Java {JAVA} or newer, and there is no java in the PATH: {INSTALLING}"
+    version = _java_version(java)
+    if version is not None and version < JAVA:
+        cure = f"set JAVA_HOME to a newer one (it is {home})" if home else INSTALLING
+        return f"Spark needs Java {JAVA} or newer, and {java} is Java {version}: {cure}"
     return None
+
+
+def _java_version(java: str) -> int | None:
+    """17 of `openjdk version "17.0.9"`, 8 of `java version "1.8.0_392"`; None if it cannot be told."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # Spark will say what is wrong with it
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return None if found is None else int(found[1])
 
 
 def status(argv: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ shown.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 0.5
 PLAIN_SECONDS = 10.0
 """Between two lines where nothing can be written over."""
+COLUMNS = 80
+"""Of a terminal that does not say how wide it is."""
 
 Told = Callable[[dict[str, Any]], None]
 
@@ -53,7 +56,9 @@ class Progress:
             return
         line = f"{self._name}: {text} ({now - self._began:.0f} s)"
         if self._is_terminal:
-            self._out.write("\r" + line.ljust(self._shown)[:200])
+            # What does not fit would begin a new line, and stay there.
+            line = line[: self._columns() - 1]
+            self._out.write("\r" + line.ljust(self._shown))
             self._shown = len(line)
         elif now - self._shown_at >= PLAIN_SECONDS:
             self._out.write(line + "\n")
@@ -66,8 +71,14 @@ class Progress:
 
     def _clear(self) -> None:
         if self._is_terminal and self._shown:
-            self._out.write("\r" + " " * min(self._shown, 200) + "\r")
+            self._out.write("\r" + " " * self._shown + "\r")
+            self._out.flush()
             self._shown = 0
+
+    def _columns(self) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            return os.get_terminal_size(self._out.fileno()).columns or COLUMNS
+        return COLUMNS
 
     @contextlib.contextmanager
     def watching(self, spark: SparkSession, what: str) -> Iterator[None]:
