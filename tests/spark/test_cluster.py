@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -11,7 +13,8 @@ from typing import Any
 import pika
 import pytest
 
-from mirrormq.client.bulk import BulkClient, Target
+from mirrormq.client.bulk import BulkClient, BulkError, Target
+from mirrormq.spark.jobs import cli
 from mirrormq.testing import Cluster, ClusterNode, cluster
 from tests.spark.kit import bodies, numbers, once, running_query, written
 
@@ -19,7 +22,7 @@ from tests.spark.kit import bodies, numbers, once, running_query, written
 @pytest.fixture(scope="module")
 def mirrored() -> Iterator[Cluster]:
     """Three nodes with every queue on all of them, but for those that are called alone."""
-    with cluster(nodes=3) as made:
+    with cluster(nodes=3, config=("events = on", "samples = on")) as made:
         policy = {"name": "all", "pattern": "^[^a]", "vhost": "/", "apply_to": "queues"}
         made.ask("set_policy", definition={"ha-mode": "all"}, **policy)
         yield made
@@ -57,7 +60,8 @@ def publish(made: Cluster, queue: str, first: int, count: int) -> None:
     channel = declared(connection, queue)
     channel.confirm_delivery()
     for number in range(first, first + count):
-        channel.basic_publish("", queue, str(number), pika.BasicProperties(delivery_mode=2))
+        properties = pika.BasicProperties(delivery_mode=2, message_id=f"m{number}")
+        channel.basic_publish("", queue, str(number), properties)
     connection.close()
 
 
@@ -191,3 +195,78 @@ def test_a_stream_resumes_after_all_nodes_were_killed(spark: Any, mirrored: Clus
     publish(mirrored, "survives", 100, 50)
     once(reading(spark.readStream, mirrored, "survives"), tmp_path)
     assert bodies(written(spark, tmp_path)) == numbers(150)
+
+
+# --- jobs --------------------------------------------------------------------------------------------------
+
+
+def samples(made: Cluster) -> int:
+    """How many there are; a cluster that has just formed has no queue for them yet."""
+    with contextlib.suppress(BulkError):
+        return int(facts(made, "mirrormq.samples")["messages"])
+    return 0
+
+
+def wait_for_samples(made: Cluster, count: int) -> None:
+    """Wait until nodes have told so many more times what they saw."""
+    wanted = samples(made) + count
+    for _ in range(600):
+        if samples(made) >= wanted:
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(samples(made))
+
+
+def test_jobs_tell_of_a_fail_over_and_of_what_was_sent_again_after_it(
+    spark: Any,
+    mirrored: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(name: str, *words: str) -> dict[str, Any]:
+        shared = ("--state-dir", str(tmp_path / "state"), "--json", "--quiet")
+        assert cli.pipeline([name, *shared, *words]) == 0, capsys.readouterr().err
+        return dict(json.loads(capsys.readouterr().out))
+
+    publish(mirrored, "resent", 0, 20)
+    publish(mirrored, "resent", 4, 1)
+    wait_in_sync(mirrored, "resent", 3)
+    wait_for_samples(mirrored, 3)
+    master = node_named(mirrored, facts(mirrored, "resent")["master"])
+    before = facts(mirrored, "resent")["epoch"]
+    master.kill()
+    # Its publisher does not know of the last two whether they have arrived.
+    publish(mirrored, "resent", 18, 12)
+    # Two live nodes, one message a second each; the first ones may be of the time before.
+    wait_for_samples(mirrored, 6)
+
+    monkeypatch.setenv("MIRRORMQ_URL", url_of(mirrored, but=master))
+    told = run("duplicates", "--queue", "resent", "--out", str(tmp_path / "twice"))
+    assert (told["messages"], told["without_id"]) == (33, 0)
+    assert (told["extra"], told["across_failovers"]) == (3, 2)
+    groups = {row["message_id"]: row for row in spark.read.parquet(told["table"]).collect()}
+    assert {name: row["is_across"] for name, row in groups.items()} == {
+        "m4": False,
+        "m18": True,
+        "m19": True,
+    }
+    assert groups["m18"]["first_epoch"] == before < groups["m18"]["last_epoch"]
+
+    # What tells of the cluster is in the vhost /, whichever the job works with.
+    monkeypatch.setenv("MIRRORMQ_URL", url_of(mirrored, but=master) + "elsewhere")
+    told = run("analytics", "--out", str(tmp_path / "told"), "--queues", "/resent$")
+    assert told["publishes"] >= 12
+    assert told["replication_p99"] >= told["replication_p50"] > 0
+    assert told["events"]["queue.master_changed"] >= 1
+    shown = spark.read.parquet(str(tmp_path / "told/timeline"))
+    (row,) = shown.where("event = 'queue.master_changed' and name = 'resent'").collect()
+    assert (row["from"], row["reason"], row["lossy"]) == (master.name, "failure", False)
+    assert row["to"] != master.name
+    assert row["since_down_ms"] >= 0
+    assert row["next_publish_ms"] >= 0
+    assert shown.where("event = 'node.down'").where(shown["name"] == master.name).count() >= 1
+    lags = spark.read.parquet(str(tmp_path / "told/throughput")).where("queue = 'resent'")
+    assert all(row["lag_records"] >= 0 for row in lags.select("lag_records").collect())
+    master.start()
+    wait_in_sync(mirrored, "resent", 3)
