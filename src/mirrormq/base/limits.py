@@ -48,6 +48,48 @@ quorum_group_size = 3
 patterns_cached_max = 1_024
 """Compiled patterns of policies kept: one event may ask for the policy of every queue."""
 
+pattern_bytes_max = 4_096
+"""Longest regular expression that can be set: it is compiled in a few milliseconds, once."""
+
+filter_bytes_max = short_string_bytes_max
+"""Longest one by which queues are chosen and lists filtered, which is compiled each time it is asked for."""
+
+pattern_depth_max = 40
+"""Brackets within brackets of a regular expression: Python's parser calls itself for each."""
+
+pattern_quick_steps = 20_000
+"""What Python's `re` may need at most for one name, some 50 µs, before the automaton is used."""
+
+pattern_steps_max = 250_000
+"""The same for an expression that has no automaton: up to a millisecond."""
+
+patterns_checked_per_pass = 10
+"""Policies and permissions whose patterns a starting node looks at in one pass."""
+
+pattern_slice_names = 100
+"""Names that an ordinary expression is looked for in one after the other before the loop gets its turn."""
+
+automaton_slice_names = 8
+"""The same for one that has an automaton: a tenth of a millisecond each at worst."""
+
+pattern_name_bytes_max = 1_024
+"""Longest name that the automaton looks at; those of queues and exchanges have 255 bytes at most."""
+
+automaton_copies_max = 1_024
+"""Places of an expression that only stand there because counted repeats are written out."""
+
+automaton_rules_max = 96
+"""What may follow what, apart from octets one after the other: each costs some 60 ns per octet of a name."""
+
+automaton_look_arounds_max = 8
+"""Each is one more automaton, and one more walk through every name."""
+
+automaton_steps_cached_max = 10_000
+"""Steps that all automata together remember, some 200 bytes each."""
+
+automaton_machines_cached_max = 16
+"""Combinations of conditions it keeps; few expressions have more than four."""
+
 access_cache_max = 10_000
 """Permission decisions kept per user and vhost, and expanded topic patterns; names come from clients."""
 

@@ -181,12 +181,14 @@ async def driven(steps: Generator[object, None, Item]) -> Item:
     return result[0]
 
 
-async def kept(items: Iterable[Item], is_wanted: Callable[[Item], object]) -> list[Item]:
+async def kept(
+    items: Iterable[Item], is_wanted: Callable[[Item], object], every: int = _CHECK_EVERY
+) -> list[Item]:
     """Those that are wanted. A filter between the items and `collected` would not do: one that lets little
     through runs for long before it gives anything.
     """
     found: list[Item] = []
-    async for batch in slices((bool(is_wanted(item)), item) for item in items):
+    async for batch in slices(((bool(is_wanted(item)), item) for item in items), every):
         found += [item for is_one, item in batch if is_one]
     return found
 
@@ -207,16 +209,17 @@ async def sorted_slices(
     return await collected(islice(merge(*runs, key=key, reverse=reverse), most))
 
 
-async def slices(items: Iterable[Item]) -> AsyncIterator[list[Item]]:
+async def slices(items: Iterable[Item], every: int = _CHECK_EVERY) -> AsyncIterator[list[Item]]:
     """Take items as long as the slice lasts, let the loop go on, take further ones.
 
+    The time is looked at after `every` few: after each, where one may take longer than a slice.
     What one request does in slices one after the other, without a wait between, shares the slice.
     """
     loop = asyncio.get_running_loop()
     iterator: Iterator[Item] = iter(items)
     batch: list[Item] = []
     while True:
-        few = list(islice(iterator, _CHECK_EVERY))
+        few = list(islice(iterator, every))
         if not few:
             break
         batch += few

@@ -15,6 +15,7 @@ from mirrormq.http.answers import Fault, Row, bad_request, not_authorised, not_f
 from mirrormq.http.auth import Identity, ask
 from mirrormq.http.describe import UNKNOWN, Described, check_fields
 from mirrormq.http.ports import Driver, Node, Process
+from mirrormq.meta.patterns import PatternRefused, filter_pattern
 from mirrormq.meta.state import MetaState
 from mirrormq.node.requests import Request
 
@@ -23,6 +24,9 @@ DEFAULT_EXCHANGE = "amq.default"
 
 MISSING = "X-MirrorMQ-Missing"
 """Header of an answer that lacks what some nodes have: JSON, [{"node", "reason"}]."""
+
+_NAMES_AT_ONCE = 4
+"""Names compared before the time is looked at."""
 
 Record = TypeVar("Record")
 
@@ -210,7 +214,8 @@ class Call:
         found = await answers.collected(records)
         total = len(found)
         if "page" in query and query.get("name"):
-            found = await answers.kept(found, self._matcher(name))
+            is_wanted, every = self._matcher(name)
+            found = await answers.kept(found, is_wanted, every)
         page = self._page(len(found), total) if "page" in query else None
         most = None if page is None else page["page"] * page["page_size"]
         is_prepared = prepare is None
@@ -244,18 +249,19 @@ class Call:
         """A plain list."""
         return await answers.rows_response(self.request, rows, shape, self.headers)
 
-    def _matcher(self, name: Callable[[Record], str]) -> Callable[[Record], object]:
-        """Does a record's name have the text in it, or match the expression?"""
+    def _matcher(self, name: Callable[[Record], str]) -> tuple[Callable[[Record], object], int]:
+        """Does a record's name have the text in it, or match the expression? And how many to try at once."""
         wanted = self.request.query["name"]
         if self.request.query.get("use_regex") == "true":
-            from mirrormq.meta.patterns import try_pattern
-
-            pattern = try_pattern(wanted)
-            if pattern is None:
-                return lambda _: False
-            return lambda item: pattern.search(name(item).encode("utf-8", "surrogateescape"))
+            try:
+                pattern = filter_pattern(wanted)
+            except PatternRefused as refusal:
+                if refusal.is_understood:
+                    raise bad_request(str(refusal)) from None
+                return lambda _: False, _NAMES_AT_ONCE
+            return lambda item: pattern.matches(name(item)), min(pattern.slice_names, _NAMES_AT_ONCE)
         lowered = wanted.lower()
-        return lambda item: lowered in name(item).lower()
+        return lambda item: lowered in name(item).lower(), _NAMES_AT_ONCE
 
     def _page(self, count: int, total: int) -> Row:
         """The page that is asked for, without its items."""

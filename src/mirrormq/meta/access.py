@@ -77,8 +77,7 @@ class Access:
                 variables["client_id"] = client_id
             self._topic_patterns[key] = permission_pattern(expand(text, variables))
         pattern = self._topic_patterns[key]
-        name = routing_key.encode() if isinstance(routing_key, str) else routing_key
-        return pattern is not None and pattern.search(name) is not None
+        return pattern is not None and pattern.matches(routing_key)
 
     def has_topic_permissions(self, user: str, vhost: str, exchange: str) -> bool:
         """Whether routing keys of an exchange need to be looked at at all."""
@@ -121,7 +120,7 @@ class _Grants:
         decision = self._decided.get((right, name))
         if decision is None:
             pattern = self._patterns.get(right)
-            decision = pattern is not None and pattern.search(name.encode()) is not None
+            decision = pattern is not None and pattern.matches(name)
             # Names come from clients, so the number of decisions kept must not be theirs to choose.
             if len(self._decided) >= limits.access_cache_max:
                 self._decided.clear()

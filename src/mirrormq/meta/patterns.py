@@ -1,15 +1,24 @@
-"""Regular expressions of permissions and policies, read as RabbitMQ reads them.
+"""Regular expressions of permissions, policies and filters, read as RabbitMQ reads them.
 
 Erlang's `re` is PCRE over bytes, searching anywhere in the name. Python's `re` over bytes agrees on almost
 all of it; the spellings it does not know (`[[:alpha:]]`, `(?<name>...)`, `\\h`, `\\z`, `\\Q...\\E`) are
 translated here, and a pattern that is still not understood is refused when it is set and matches nothing if
 it was stored by other means.
+
+Guarantee: no pattern holds the loop, whoever wrote it, and all nodes come to the same answer. Python's `re`
+goes back and tries again, which may take for ever; it is asked only about names so short that it cannot need
+more than `limits.pattern_quick_steps`. Longer ones are matched by `automaton` in one go. Where there is none,
+`re` may take `limits.pattern_steps_max`; what needs more is refused when it is set, and if it was stored
+before that, it matches only names that are short enough.
 """
 
 import re
 from functools import lru_cache
+from re import _parser  # type: ignore[attr-defined]
 
 from mirrormq.base import limits
+from mirrormq.meta.automaton import Automaton, Inexpressible
+from mirrormq.meta.patterncost import steps_max
 
 _POSIX_CLASSES = {
     "alnum": "a-zA-Z0-9",
@@ -30,32 +39,163 @@ _POSIX_CLASSES = {
 _ESCAPES = {"z": r"\Z", "Z": r"(?=\n?\Z)", "h": r"[ \t]", "H": r"[^ \t]", "R": r"(?:\r\n|\n|\r)"}
 _SET_ESCAPES = {"h": r" \t"}
 
-Pattern = re.Pattern[bytes]
+_LENGTHS = (8_191, limits.short_string_bytes_max, 63, 15)
+"""Names up to the first of these that is bearable are given to `re`."""
+
+_FLAGS = re.compile(r"\(\?[aimsx]+\)")
 
 
-def compile_pattern(text: str) -> Pattern:
-    """Compile a pattern; `re.error` if it cannot be understood."""
-    return re.compile(_translate(text).encode("utf-8", "surrogateescape"))
+class Pattern:
+    """A regular expression that can be looked for in any name without holding the loop."""
+
+    __slots__ = ("_automaton", "_is_made", "_regex", "_source", "is_safe", "quick_bytes", "slice_names")
+
+    def __init__(self, source: bytes) -> None:
+        """`re.error` if it cannot be understood."""
+        self._source = source
+        self._regex = re.compile(source)
+        if self._regex.flags & re.LOCALE:
+            raise re.error("it depends on the node's locale")
+        self._automaton: Automaton | None = None
+        self._is_made = False
+        name = limits.short_string_bytes_max
+        tree = _parser.parse(source)
+        steps = {length: steps_max(tree, length) for length in _LENGTHS}
+        self.quick_bytes = _longest(steps, limits.pattern_quick_steps)
+        """Longest name for which Python's `re` is certain to be quick."""
+        if self.quick_bytes < name and self._made() is None:
+            self.quick_bytes = _longest(steps, limits.pattern_steps_max)
+        self.is_safe = self.quick_bytes >= name or self._automaton is not None
+        """Is there a way to match every name that a queue or exchange can have?"""
+        self.slice_names = limits.automaton_slice_names
+        """How many names it may be looked for in before the loop gets its turn."""
+        if self._automaton is None:
+            affordable = limits.pattern_steps_max // max(1, int(min(steps[name], limits.pattern_steps_max)))
+            self.slice_names = min(affordable, limits.pattern_slice_names)
+
+    def matches(self, name: str | bytes) -> bool:
+        """Is it found in a name?"""
+        octets = name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
+        if len(octets) <= self.quick_bytes:
+            return self._regex.search(octets) is not None
+        automaton = self._made()
+        if automaton is None or len(octets) > limits.pattern_name_bytes_max:
+            return False
+        return automaton.matches(octets)
+
+    def _made(self) -> Automaton | None:
+        """The automaton, if there is one. Most expressions never need it."""
+        if not self._is_made:
+            self._is_made = True
+            try:
+                self._automaton = Automaton(_parser.parse(self._source))
+            except Inexpressible:
+                self._automaton = None
+        return self._automaton
+
+
+def _longest(steps: dict[int, float], most: int) -> int:
+    return next((length for length in _LENGTHS if steps[length] <= most), 0)
+
+
+def compile_pattern(text: str, *, is_whole: bool = False) -> Pattern:
+    """Compile a pattern; `re.error` if it cannot be understood. A whole one has to match all of the name."""
+    if _depth(text) > limits.pattern_depth_max:
+        raise re.error(f"it has more than {limits.pattern_depth_max} brackets within brackets")
+    source = _translate(text)
+    if is_whole:
+        flags = _FLAGS.match(source)
+        start = flags.end() if flags else 0
+        source = f"{source[:start]}^(?:{source[start:]})$"
+    return Pattern(source.encode("utf-8", "surrogateescape"))
+
+
+class PatternRefused(Exception):
+    """Its text says why."""
+
+    def __init__(self, text: str, *, is_understood: bool) -> None:
+        super().__init__(text)
+        self.is_understood = is_understood
+
+
+def filter_pattern(text: str, *, is_whole: bool = False) -> Pattern:
+    """Compile what somebody chooses names by now; `PatternRefused` if that cannot be done.
+
+    It is not kept: whoever asks must not push out the patterns of policies.
+    """
+    if len(text) > limits.filter_bytes_max:
+        too_long = f"it is too long, there may be {limits.filter_bytes_max} characters"
+        raise PatternRefused(f"'{_shown(text)}' is not accepted: {too_long}", is_understood=True)
+    try:
+        pattern = compile_pattern(text, is_whole=is_whole)
+    except _FAULTS as error:
+        raise PatternRefused(_not_valid(text, error), is_understood=False) from None
+    if not pattern.is_safe:
+        raise PatternRefused(_too_costly(text), is_understood=True)
+    return pattern
 
 
 def complaint(text: str) -> str | None:
-    """Say what is wrong with a pattern, or None."""
+    """Say what is wrong with a pattern that somebody wants to set, or None."""
     try:
-        compile_pattern(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        return f"'{text}' is not a valid regular expression: {error}"
-    return None
+        if len(text.encode("utf-8", "surrogateescape")) > limits.pattern_bytes_max:
+            raise re.error(f"it is too long, there may be {limits.pattern_bytes_max} bytes")
+        pattern = try_pattern(text) or compile_pattern(text)
+    except _FAULTS as error:
+        return _not_valid(text, error)
+    return None if pattern.is_safe else _too_costly(text)
+
+
+def doubt(text: str) -> str | None:
+    """What a stored pattern does not do that whoever set it may expect, or None."""
+    pattern = try_pattern(text)
+    if pattern is None:
+        return "it is no valid regular expression and matches nothing"
+    if pattern.is_safe:
+        return None
+    return f"to match it could take for ever, so it matches no name of more than {pattern.quick_bytes} bytes"
+
+
+_FAULTS = (re.error, OverflowError, RecursionError, UnicodeEncodeError)
+
+
+def _not_valid(text: str, error: Exception) -> str:
+    return f"'{_shown(text)}' is not a valid regular expression: {error}"
+
+
+def _too_costly(text: str) -> str:
+    return (
+        f"'{_shown(text)}' is not accepted: to match it could take for ever, because it repeats much beside "
+        "a back reference, a possessive or atomic part, or very many counted or optional parts; "
+        "write it without these, or without a repeat within a repeat"
+    )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= limits.short_string_bytes_max else text[:40] + "..."
 
 
 @lru_cache(maxsize=limits.patterns_cached_max)
 def try_pattern(text: str) -> Pattern | None:
     """Compile a stored pattern, or None for one that matches nothing because nobody understands it."""
-    return None if complaint(text) else compile_pattern(text)
+    try:
+        return compile_pattern(text)
+    except _FAULTS:
+        return None
 
 
 def permission_pattern(text: str) -> Pattern | None:
     """Compile the pattern of a permission. The empty one matches the empty name only."""
     return try_pattern(text or "^$")
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at once at most; those that stand for themselves may count, too."""
+    depth = deepest = 0
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _translate(text: str) -> str:

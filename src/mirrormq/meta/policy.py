@@ -54,7 +54,7 @@ def matches(policy: Policy, record: Queue | Exchange) -> bool:
         if not policy_keys.is_applicable(policy.definition, "quorum" if is_quorum else "classic"):
             return False
     pattern = try_pattern(policy.pattern)
-    return pattern is not None and pattern.search(record.name.encode()) is not None
+    return pattern is not None and pattern.matches(record.name)
 
 
 def problems(policy: Policy) -> list[str]:

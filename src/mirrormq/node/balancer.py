@@ -53,6 +53,11 @@ class Order(NamedTuple):
     moves: tuple[tuple[str, str, str], ...] = ()
     is_plan: bool = False
 
+    def slice_queues(self) -> int:
+        """How many queues may be looked at in one pass."""
+        compiled = filter(None, map(patterns.try_pattern, (self.vhosts, self.queues)))
+        return min((pattern.slice_names for pattern in compiled), default=limits.balance_slice_queues)
+
     def is_about(self, record: records.Queue) -> bool:
         """Does it concern this queue?"""
         kind = "quorum" if record.arguments.get("x-queue-type") == "quorum" else "classic"
@@ -65,7 +70,7 @@ def _matches(pattern: str, name: str) -> bool:
     if pattern == ".*":
         return True
     compiled = patterns.try_pattern(pattern)
-    return compiled is not None and compiled.search(name.encode("utf-8", "surrogateescape")) is not None
+    return compiled is not None and compiled.matches(name)
 
 
 class Run:
@@ -291,8 +296,9 @@ class Balancer:
     ) -> Generator[Wait, Any, list[Placed]]:
         node = self._node
         found: list[Placed] = []
+        most = order.slice_queues()
         for place, record in enumerate(list(node.meta.queues.values())):
-            if place % limits.balance_slice_queues == 0:
+            if place % most == 0:
                 yield self._next_pass()
             if record.exclusive or not system.is_ordinary(record) or not order.is_about(record):
                 continue

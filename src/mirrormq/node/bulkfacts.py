@@ -5,6 +5,8 @@ back for whoever reads it, but for a lossy promotion, and what lies before it su
 survives.
 """
 
+from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,9 +16,8 @@ from mirrormq.base.errors import access_refused, not_found, precondition_failed
 from mirrormq.broker.queue import Queue
 from mirrormq.log.durable import DurableLog
 from mirrormq.meta import records, views
-from mirrormq.meta.patterns import complaint, try_pattern
+from mirrormq.meta.patterns import Pattern, PatternRefused, filter_pattern
 from mirrormq.node.bulkcall import Call
-from mirrormq.node.bulkpattern import costly
 from mirrormq.wire import bulk
 from mirrormq.wire.bulk import BulkError, Fields
 
@@ -39,36 +40,66 @@ class Asked(Struct, frozen=True):
     """Answer although the master of some queue does not."""
 
 
-def wanted(call: Call, asked: Asked) -> list[records.Queue]:
-    """The queues that were asked for, which the client may read."""
+def wanted(call: Call, asked: Asked, done: Callable[[list[records.Queue]], None]) -> None:
+    """Find the queues that were asked for, which the client may read; a pattern is tried in slices."""
+    if asked.pattern is None or asked.queue is not None or asked.queues is not None:
+        done(named(call, asked))
+        return
+    pattern = _compiled(asked.pattern)
+    left = iter(list(call.node.meta.queues.values()))
+    found: list[records.Queue] = []
+    vhost = vhost_of(call.session, asked.vhost)
+
+    def step() -> bool:
+        """Try it on some; False when all have been."""
+        if call.is_over:
+            return False
+        some = list(islice(left, pattern.slice_names))
+        for record in some:
+            if record.vhost == vhost and pattern.matches(record.name):
+                found.extend(_readable(call, record))
+        if len(found) > limits.bulk_queues_max:
+            text = f"the pattern matches more than {limits.bulk_queues_max} queues"
+            call.fail(BulkError(bulk.LIMIT, text))
+            return False
+        if some:
+            return True
+        try:
+            done(found)
+        except BulkError as error:
+            call.fail(error)
+        return False
+
+    if step():
+        call.node.bulk.go_on_with(step)
+
+
+def _readable(call: Call, record: records.Queue) -> list[records.Queue]:
+    """The queue as it is by now, if it is there and the client may read it."""
+    now = call.node.meta.queues.get(record.identity)
+    if now is None or not call.node.access.may(call.session.user, now.vhost, "read", now.name):
+        return []
+    return [now]
+
+
+def _compiled(text: str) -> Pattern:
+    try:
+        return filter_pattern(text, is_whole=True)
+    except PatternRefused as refusal:
+        raise BulkError(bulk.REFUSED, f"the pattern cannot be used: {refusal}") from None
+
+
+def named(call: Call, asked: Asked) -> list[records.Queue]:
+    """The queues that were asked for by their names."""
     session = call.session
     vhost = vhost_of(session, asked.vhost)
     given = [name for name in (asked.queue, asked.queues, asked.pattern) if name is not None]
     if len(given) != 1:
         raise BulkError(bulk.REFUSED, "name one of: queue, queues, pattern")
-    if asked.pattern is not None:
-        return matching(call.node, session, vhost, asked.pattern)
     names = [asked.queue] if asked.queue is not None else asked.queues or []
     if len(names) > limits.bulk_queues_max:
         raise BulkError(bulk.LIMIT, f"{limits.bulk_queues_max} queues may be asked for at once")
     return [find(session, vhost, name) for name in dict.fromkeys(names)]
-
-
-def matching(node: "Node", session: "BulkConnection", vhost: str, text: str) -> list[records.Queue]:
-    """Queues whose names match as a whole, and which the client may read."""
-    problem = costly(text) or complaint(text)
-    pattern = None if problem else try_pattern(f"^(?:{text})$")
-    if pattern is None:
-        raise BulkError(bulk.REFUSED, f"the pattern cannot be used: {problem}")
-    found: list[records.Queue] = []
-    for record in node.meta.queues.values():
-        if record.vhost != vhost or pattern.search(record.name.encode("utf-8", "surrogateescape")) is None:
-            continue
-        if node.access.may(session.user, vhost, "read", record.name):
-            found.append(record)
-        if len(found) > limits.bulk_queues_max:
-            raise BulkError(bulk.LIMIT, f"the pattern matches more than {limits.bulk_queues_max} queues")
-    return found
 
 
 def vhost_of(session: "BulkConnection", name: str | None) -> str:

@@ -7,6 +7,7 @@ queue whose master gave no marks has none, and says why.
 
 from typing import TYPE_CHECKING
 
+from mirrormq.meta import records
 from mirrormq.node import bulkaway, bulkfacts
 from mirrormq.node.bulkcall import Call
 from mirrormq.node.inquiryframes import Ask, row_of
@@ -23,27 +24,29 @@ MARKS = "marks"
 def queues(call: Call) -> None:
     """Facts about queues; one that is asked for by name and is not there is an error."""
     asked = call.take(bulkfacts.Asked)
-    wanted = bulkfacts.wanted(call, asked)
 
-    def gathered(found: dict[int, Fields | BulkError]) -> None:
-        rows = []
-        for record in wanted:
-            marks = found[record.id]
-            if isinstance(marks, BulkError) and not asked.partial:
-                call.fail(marks)
-                return
-            if isinstance(marks, BulkError):
-                marks = {"next": None, "why": marks.text, "code": marks.code}
-            rows.append({**bulkfacts.describe(call.node, record, call.session), **marks})
-        call.answer({"queues": rows})
+    def chosen(wanted: list[records.Queue]) -> None:
+        def gathered(found: dict[int, Fields | BulkError]) -> None:
+            rows = []
+            for record in wanted:
+                marks = found[record.id]
+                if isinstance(marks, BulkError) and not asked.partial:
+                    call.fail(marks)
+                    return
+                if isinstance(marks, BulkError):
+                    marks = {"next": None, "why": marks.text, "code": marks.code}
+                rows.append({**bulkfacts.describe(call.node, record, call.session), **marks})
+            call.answer({"queues": rows})
 
-    bulkaway.ask_masters(call.node, wanted, MARKS, {}, gathered)
+        bulkaway.ask_masters(call.node, wanted, MARKS, {}, gathered)
+
+    bulkfacts.wanted(call, asked, chosen)
 
 
 def copies(call: Call) -> None:
     """What each node that has a copy of a queue has of it, as it says itself: for audits."""
     asked = call.take(bulkfacts.Asked)
-    (record,) = bulkfacts.wanted(call, bulkfacts.Asked(asked.vhost, asked.queue or ""))
+    (record,) = bulkfacts.named(call, bulkfacts.Asked(asked.vhost, asked.queue or ""))
     node = call.node
     own = own_copy(node, record.id)
     names = [member["node"] for member in bulkfacts.members(node, record)]

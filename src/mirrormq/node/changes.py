@@ -15,6 +15,7 @@ from mirrormq.broker.queueport import Later
 from mirrormq.broker.vhost import VHost
 from mirrormq.meta import records
 from mirrormq.meta.tables import Change
+from mirrormq.node import patterncheck
 
 if TYPE_CHECKING:
     from mirrormq.node.node import Node
@@ -69,10 +70,19 @@ class Following:
                 later.answer(None)
 
 
+def begin(node: "Node") -> None:
+    """Make the vhosts there are; the warnings of what is stored follow."""
+    for record in node.meta.vhosts.values():
+        add_vhost(node, record)
+    patterncheck.begin(node)
+
+
 def follow(node: "Node", changes: list[Change]) -> None:
     """Make what the metadata says now."""
     for change in changes:
         record = change.record
+        if change.kind == "put" and isinstance(record, patterncheck.Record):
+            patterncheck.look_at(node, record)
         if isinstance(record, records.VHost):
             if change.kind == "put" and record.name not in node.vhosts:
                 add_vhost(node, record)

@@ -141,8 +141,7 @@ class Node:
 
     def enter(self) -> None:
         """The metadata is complete: make what it describes, and fill the queues mastered here."""
-        for record in self.meta.vhosts.values():
-            changes.add_vhost(self, record)
+        changes.begin(self)
         for exchange in list(self.meta.exchanges.values()):
             self.vhosts[exchange.vhost].apply(Change("put", exchange))
         for queue in list(self.meta.queues.values()):

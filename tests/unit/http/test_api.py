@@ -329,6 +329,31 @@ async def test_queues_can_be_paged_sorted_filtered_and_cut_to_columns(api: Api, 
     assert (status, body["reason"]) == (400, "Pagination parameters are invalid")
 
 
+async def test_a_filter_that_would_take_for_ever_is_matched_at_once_or_refused(
+    api: Api, kit: AdminKit
+) -> None:
+    long = "a" * 200
+    for name in (long, f"{long}!"):
+        kit.ask(ask.DeclareQueue(vhost="/", name=name))
+    page = await api.get("queues?page=1&name=(a%2B)%2B$&use_regex=true")
+    assert [row["name"] for row in page["items"]] == [long]
+    status, body = await api.call("GET", "queues?page=1&name=(a%2B)%2B\\1x&use_regex=true")
+    assert (status, body["error"]) == (400, "bad_request")
+    assert "could take for ever" in body["reason"]
+    status, body = await api.call("GET", f"queues?page=1&name={'a' * 300}&use_regex=true")
+    assert status == 400
+    assert "too long" in body["reason"]
+    assert (await api.get("queues?page=1&name=(&use_regex=true"))["items"] == []
+
+
+async def test_a_policy_whose_pattern_nobody_can_match_in_time_is_refused(api: Api) -> None:
+    body = {"pattern": "(a+)+\\1x", "definition": {"max-length": 1}}
+    status, found = await api.call("PUT", "policies/%2f/p", body)
+    assert status == 400
+    assert "could take for ever" in found["reason"]
+    await api.put("policies/%2f/p", {"pattern": "^(?!amq\\.).*", "definition": {"max-length": 1}})
+
+
 async def test_a_list_too_long_to_hold_arrives_whole(api: Api, kit: AdminKit) -> None:
     names = [f"q{n:04}" for n in range(1_500)]
     queues = [{"name": name, "vhost": "/", "durable": True, "arguments": {}} for name in names]

@@ -114,6 +114,29 @@ def test_queues_are_found_by_a_pattern_that_matches_all_of_the_name() -> None:
     assert [row["queue"] for row in user.call("queues", pattern="a.")["queues"]] == ["a1", "a2"]
 
 
+def test_many_queues_are_found_by_a_pattern_over_several_passes() -> None:
+    kit = NodeKit()
+    client = kit.client()
+    for number in range(limits.automaton_slice_names * 5):
+        client.declare(f"{'a' * 60}{number}", durable=True)
+    user = BulkUser.logged_in(kit)
+    found = user.call("queues", pattern="(a+)+[0-9]*")["queues"]
+    assert len(found) == limits.automaton_slice_names * 5
+    assert user.call("queues", pattern="(?i)(A+)+1")["queues"][0]["queue"] == "a" * 60 + "1"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [("(a+)+\\1x", "could take for ever"), ("a" * 300, "too long"), ("(", "not a valid regular expression")],
+)
+def test_a_pattern_that_cannot_be_used_is_refused_with_its_reason(pattern: str, why: str) -> None:
+    kit = NodeKit()
+    filled(kit, 1)
+    with pytest.raises(BulkError, match=why) as error:
+        BulkUser.logged_in(kit).call("queues", pattern=pattern)
+    assert error.value.code == bulk.REFUSED
+
+
 def test_a_queue_without_a_log_says_why_it_cannot_be_read() -> None:
     kit = NodeKit()
     kit.client().declare("t")
