@@ -57,6 +57,9 @@ PAGES = [
     f"queues?{PAGE}&sort=messages&sort_reverse=true",
     f"queues?{PAGE}&name=9&use_regex=false",
     f"queues?{PAGE}&name=^many-.*7$&use_regex=true&sort=name",
+    f"queues?{PAGE}&name=(m|ma|an|any|[-a-z0-9])%2Bx$&use_regex=true",
+    f"queues?{PAGE}&name=(.*)*(.*)*(.*)*x$&use_regex=true",
+    f"connections?{PAGE}&name=^(([0-9]%2B[.:]?)%2B.*)%2Bx$&use_regex=true",
     f"queues?{PAGE}&columns=name,messages,message_stats.publish",
     f"connections?{PAGE}&sort=recv_oct&sort_reverse=true",
     f"channels?{PAGE}&sort=name",
@@ -117,6 +120,33 @@ CHANGES: list[Asked] = [
     ("POST", "definitions", {"queues": [{"name": "many-7", "vhost": "/", **DURABLE}]}),
 ]
 """Each ends where it began, so that they can be repeated in turn."""
+
+
+SMALL, KIB, BOUNDED = "kept-small", "kept-kib", "kept-bounded"
+KEPT = {SMALL: (10_000, 10), KIB: (100, 1_024)}
+"""Queues with so many messages of so many bytes."""
+
+
+def _got(queue: str, count: int, **more: Any) -> Asked:
+    wanted = {"count": count, "ackmode": "ack_requeue_true", "encoding": "auto", **more}
+    return ("POST", f"queues/%2F/{queue}/get?count={count}", wanted)
+
+
+def _published(size: int, encoding: str) -> Asked:
+    payload = "x" * size if encoding == "string" else base64.b64encode(b"x" * size).decode()
+    body = {"routing_key": BOUNDED, "payload": payload, "payload_encoding": encoding, "properties": {}}
+    return ("POST", f"exchanges/%2F/amq.default/publish?{encoding}={size}", body)
+
+
+MESSAGES: list[Asked] = [
+    _got(KIB, 100),
+    _got(SMALL, 10_000),
+    _got(SMALL, 500, **{"from": "tail"}),
+    ("GET", f"mirrormq/queues/%2F/{KIB}/messages?count=100", None),
+    _published(1_024, "string"),
+    _published(1_024 * 1_024, "string"),
+    _published(1_024 * 1_024, "base64"),
+]
 
 
 def heavy(queues: int) -> list[Asked]:
@@ -235,6 +265,10 @@ def furnish(asker: Asker, port: int, queues: int, connections: int) -> list[raw.
         for name in names[: queues // 2]
     ]
     asker.request("POST", "definitions", {"queues": made, "bindings": bound})
+    bounded = {"arguments": {"x-max-length": 3}, "vhost": "/", "durable": True, "auto_delete": False}
+    kept = [{**bounded, "name": name, "arguments": {}} for name in KEPT]
+    asker.request("POST", "definitions", {"queues": [*kept, {**bounded, "name": BOUNDED}]})
+    fill(port)
     clients = []
     for number in range(connections):
         client = raw.connect("127.0.0.1", port)
@@ -244,6 +278,18 @@ def furnish(asker: Asker, port: int, queues: int, connections: int) -> list[raw.
         client.call(CHANNEL, wanted, methods.BasicConsumeOk)
         clients.append(client)
     return clients
+
+
+def fill(port: int) -> None:
+    """Messages to be got by hand; there when this returns."""
+    client = raw.connect("127.0.0.1", port)
+    client.handshake()
+    client.open_channel(CHANNEL)
+    for name, (count, size) in KEPT.items():
+        for _ in range(count):
+            client.publish(CHANNEL, methods.BasicPublish(routing_key=name), b"x" * size)
+        client.call(CHANNEL, methods.QueueDeclare(queue=name, passive=True), methods.QueueDeclareOk)
+    client.close()
 
 
 class Group(NamedTuple):
@@ -260,6 +306,7 @@ GROUPS = (
     Group("single", [("GET", path, None) for path in OTHERS], 20, PAGE_MS_MAX),
     Group("whole", [("GET", path, None) for path in WHOLE], 10, 0.0),
     Group("change", CHANGES, 10, 0.0),
+    Group("message", MESSAGES, 5, 0.0),
 )
 
 

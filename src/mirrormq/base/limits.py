@@ -199,7 +199,13 @@ http_held_bytes_max = 256 * 1024
 http_sort_run = 256
 """Rows sorted at once; sorted runs are then merged in slices."""
 http_body_bytes_max = 64 * 1024 * 1024
-"""Largest body of an admin request: a definition file of a large installation."""
+"""Largest body of an admin request: a definition file of a large installation, or a message."""
+http_json_bytes_max = 1024 * 1024
+"""Largest body of any other request."""
+http_json_step_bytes = 32 * 1024
+"""JSON that is decoded or encoded at once: a millisecond at worst."""
+http_published_step_bytes = 512 * 1024
+"""Of a message published by hand, fed to the node before everybody else gets a turn."""
 http_page_size = 100
 """Rows of a page, if the request does not say."""
 http_page_size_max = 500
@@ -210,6 +216,8 @@ auth_sources_max = 1_000
 """Sources of log-ins (protocol, address, user) that are counted one by one."""
 http_session_ms = 15_000
 """How long publishing or getting a message over HTTP waits for the node before it is given up."""
+http_got_per_turn = 4
+"""Messages got by hand from the node before everybody else gets a turn."""
 http_got_messages_max = 10_000
 """Messages got by one request."""
 http_got_bytes_max = 64 * 1024 * 1024

@@ -119,13 +119,17 @@ async def rows_response(
 
 
 async def pieces_response(
-    request: web.Request, pieces: Iterable[bytes], headers: Mapping[str, str] | None = None
+    request: web.Request,
+    pieces: Iterable[bytes],
+    headers: Mapping[str, str] | None = None,
+    *,
+    every: int = _CHECK_EVERY,
 ) -> web.StreamResponse:
-    """Pieces of JSON, or of what `headers` say, made in slices.
+    """Pieces of JSON, or of what `headers` say, made in slices; `every` as for `slices`.
 
     A long answer is sent while it is made and never whole in memory.
     """
-    batches = slices(pieces)
+    batches = slices(pieces, every)
     held: list[bytes] = []
     size = 0
     sent = {"cache-control": "no-cache", "content-type": JSON, **(headers or {})}
@@ -161,6 +165,16 @@ def array(items: Iterable[bytes]) -> Iterator[bytes]:
     yield b"]"
 
 
+def array_of(items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+    """The same of items that come in pieces themselves."""
+    yield b"["
+    for number, item in enumerate(items):
+        if number:
+            yield b","
+        yield from item
+    yield b"]"
+
+
 async def collected(items: Iterable[Item]) -> list[Item]:
     """All items of an iterator that must not run in one go."""
     found: list[Item] = []
@@ -169,14 +183,14 @@ async def collected(items: Iterable[Item]) -> list[Item]:
     return found
 
 
-async def driven(steps: Generator[object, None, Item]) -> Item:
+async def driven(steps: Generator[object, None, Item], every: int = _CHECK_EVERY) -> Item:
     """What a generator returns that gives something, whatever it is, after every short step."""
     result: list[Item] = []
 
     def watched() -> Iterator[object]:
         result.append((yield from steps))
 
-    async for _ in slices(watched()):
+    async for _ in slices(watched(), every):
         pass
     return result[0]
 

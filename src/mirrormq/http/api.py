@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from mirrormq.base import limits
-from mirrormq.http import answers
+from mirrormq.http import answers, jsonbody
 from mirrormq.http.answers import Fault, Row, bad_request, not_authorised, not_found
 from mirrormq.http.auth import Identity, ask
 from mirrormq.http.describe import UNKNOWN, Described, check_fields
@@ -24,6 +24,8 @@ DEFAULT_EXCHANGE = "amq.default"
 
 MISSING = "X-MirrorMQ-Missing"
 """Header of an answer that lacks what some nodes have: JSON, [{"node", "reason"}]."""
+
+NOT_JSON = "not_json"
 
 _NAMES_AT_ONCE = 4
 """Names compared before the time is looked at."""
@@ -134,17 +136,26 @@ class Call:
 
     # --- the body ---
 
-    async def body(self) -> Row:
-        """The JSON object sent; an empty body is an empty object."""
+    async def body(self, most: int = limits.http_json_bytes_max) -> Row:
+        """The JSON object sent; an empty body is an empty object. Longer ones are refused with 413."""
         if self._body is None:
-            data = await self.request.read()
-            found = answers.decoded(data, "not_json") if data.strip() else {}
-            if not isinstance(found, dict):
-                raise bad_request("not_json")
-            if self._facts.body is not None:
-                check_fields(self._facts.body, found)
-            self._body = found
+            self._body = await self._taken(jsonbody.decoded, most)
         return self._body
+
+    async def message_body(self) -> Row:
+        """The same, with a payload that may be a `LongText`."""
+        if self._body is None:
+            self._body = await self._taken(jsonbody.decoded_message, limits.http_body_bytes_max)
+        return self._body
+
+    async def _taken(self, decode: Callable[[bytearray, str], Awaitable[Any]], most: int) -> Row:
+        data = await jsonbody.received(self.request, most)
+        found = {} if not data or data.isspace() else await decode(data, NOT_JSON)
+        if not isinstance(found, dict):
+            raise bad_request(NOT_JSON)
+        if self._facts.body is not None:
+            check_fields(self._facts.body, found)
+        return found
 
     @property
     def known_body(self) -> Row | None:

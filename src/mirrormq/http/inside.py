@@ -109,17 +109,26 @@ class Session:
 
     # --- what is done with it ---
 
-    async def publish(self, exchange: str, routing_key: str, properties: bytes, body: bytes) -> bool:
-        """Publish a message with a confirm; whether it reached a queue that took it."""
+    async def publish(
+        self, exchange: str, routing_key: str, properties: bytes, body: Sequence[bytes]
+    ) -> bool:
+        """Publish a message, given in pieces, with a confirm; whether it reached a queue that took it."""
         await self._call(CHANNEL, methods.ConfirmSelect(), methods.ConfirmSelectOk)
         method = methods.BasicPublish(exchange=exchange, routing_key=routing_key, mandatory=True)
         self._send(CHANNEL, method)
-        self._frame(FRAME_HEADER, CHANNEL, struct.pack(">HHQ", CLASS_BASIC, 0, len(body)) + properties)
+        size = sum(map(len, body))
+        self._frame(FRAME_HEADER, CHANNEL, struct.pack(">HHQ", CLASS_BASIC, 0, size) + properties)
         step = self._frame_max - FRAME_OVERHEAD
-        for at in range(0, len(body), step):
-            while self._is_paused:
-                await self._wait()
-            self._frame(FRAME_BODY, CHANNEL, body[at : at + step])
+        fed = 0
+        for piece in body:
+            for at in range(0, len(piece), step):
+                while self._is_paused:
+                    await self._wait()
+                self._frame(FRAME_BODY, CHANNEL, piece[at : at + step])
+            fed += len(piece)
+            if fed >= limits.http_published_step_bytes:
+                fed = 0
+                await answers.next_turn()
         is_returned = False
         while True:
             found = await self._next(CHANNEL)

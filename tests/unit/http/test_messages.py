@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from mirrormq.base import limits
 from mirrormq.node import requests as ask
 from tests.support.adminkit import AdminKit, Api, serving
 from tests.unit.http.test_api import add_user
@@ -72,6 +73,41 @@ async def test_a_message_is_shown_as_it_was_published(api: Api) -> None:
         "payload_encoding": "string",
     }
     assert (second["payload"], second["payload_encoding"], second["properties"]) == (data, "base64", {})
+
+
+@pytest.mark.parametrize("encoding", ["string", "base64"])
+async def test_a_large_message_arrives_as_it_was_published(api: Api, kit: AdminKit, encoding: str) -> None:
+    text = 'Größe "1" \\ 😀\n' * 60_000
+    payload = text if encoding == "string" else base64.b64encode(text.encode()).decode()
+    answer = await api.call("POST", PUBLISH, message(payload=payload, encoding=encoding))
+    assert answer == (200, {"routed": True})
+    (row,) = await got(api, 1, "ack_requeue_false")
+    assert (row["payload"], row["payload_bytes"]) == (text, len(text.encode()))
+
+
+async def test_many_messages_are_got_by_one_request_in_their_order(api: Api, kit: AdminKit) -> None:
+    client = kit.client()
+    for number in range(1_200):
+        client.publish("q", b"%d" % number)
+    rows = await got(api, 5_000)
+    assert [row["payload"] for row in rows] == [str(number) for number in range(1_200)]
+    assert len(await got(api, 5_000)) == 1_200
+
+
+async def test_a_body_may_be_large_only_where_that_is_of_use(api: Api) -> None:
+    large = "x" * (limits.http_json_bytes_max + 1)
+    for verb, path, body in (
+        ("PUT", "queues/%2F/further", {"durable": True, "arguments": {"x": large}}),
+        ("PUT", "users/u", {"password": large, "tags": ""}),
+        ("POST", "queues/%2F/q/get", {"count": 1, "ackmode": large}),
+        ("POST", "ctl/list_queues", {"names": [large]}),
+    ):
+        status, found = await api.call(verb, path, body)
+        assert (status, found["error"]) == (413, "payload_too_large"), path
+    status, _ = await api.call("POST", "definitions", {"x": large, "queues": []})
+    assert status == 204
+    status, found = await api.call("POST", PUBLISH, message(key=large))
+    assert (status, found["error"]) == (400, "bad_request")
 
 
 async def test_what_is_given_back_is_there_again_and_marked(api: Api) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from mirrormq.base import limits
 from mirrormq.http import answers
 from mirrormq.http.answers import Fault, Row
 from mirrormq.http.api import Call, Handler
@@ -95,7 +96,8 @@ class Commands:
         """POST ctl/command."""
         call.need_administrator()
         name = call.part("command")
-        given = await call.body()
+        is_file = name == "import_definitions"
+        given = await call.body(limits.http_body_bytes_max if is_file else limits.http_json_bytes_max)
         if name == "export_definitions":
             vhost = _vhost(call, given) if "vhost" in given else None
             return await answers.pieces_response(call.request, exported(call.state, vhost))

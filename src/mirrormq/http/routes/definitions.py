@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
-from mirrormq.http import answers
+from mirrormq.base import limits
+from mirrormq.http import answers, jsonbody
 from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import ask
 from mirrormq.http.describe import described
-from mirrormq.kernel.jsonrows import NoArray, elements
 from mirrormq.meta.definitions import sections
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
 
+NO_FILE = "failed_to_parse_json"
 _UNSAFE = frozenset('"\\')
 
 
@@ -61,26 +61,16 @@ async def post_definitions(call: Call) -> web.Response:
     return answers.no_content()
 
 
-async def _decoded(data: bytes) -> dict[str, Any]:
-    """A definition file, its rows one by one: decoding those of 10,000 queues at once would hold the loop."""
-    try:
-        await answers.next_turn()  # to receive it took some time, and so does each look at the whole of it
-        sections = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        found: dict[str, Any] = {}
-        for name, section in sections.items():
-            if bytes(memoryview(section)[:1]) != b"[":
-                found[name] = msgspec.json.decode(section)
-                continue
-            await answers.next_turn()
-            found[name] = await answers.collected(map(msgspec.json.decode, elements(memoryview(section))))
-    except (msgspec.DecodeError, NoArray, UnicodeDecodeError, RecursionError):
-        raise bad_request("failed_to_parse_json") from None
+async def _decoded(data: bytes | bytearray) -> dict[str, Any]:
+    found = await jsonbody.decoded(data, NO_FILE)
+    if not isinstance(found, dict):
+        raise bad_request(NO_FILE)
     return found
 
 
-async def _file(call: Call) -> bytes:
+async def _file(call: Call) -> bytes | bytearray:
     if call.request.content_type != "multipart/form-data":
-        return await call.request.read()
+        return await jsonbody.received(call.request, limits.http_body_bytes_max)
     form = await call.request.post()
     found = form.get("file", "")
     if isinstance(found, web.FileField):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -11,10 +12,13 @@ from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, Row, bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.describe import described
-from mirrormq.http.inside import Session
-from mirrormq.http.payloads import encoded_properties, shown_message, taken_payload, taken_properties
+from mirrormq.http.inside import Content, Session
+from mirrormq.http.payloads import encoded_properties, shown_in_pieces, taken_payload, taken_properties
 from mirrormq.http.routes.watch import browsed
 from mirrormq.node import requests
+from mirrormq.wire import methods
+
+Got = tuple[methods.BasicGetOk, Content]
 
 
 class _Mode(NamedTuple):
@@ -37,13 +41,14 @@ HEAD, TAIL = "head", "tail"
 async def publish(call: Call) -> web.Response:
     """POST exchanges/vhost/name/publish: whether some queue took it."""
     vhost = call.need_vhost()
+    await call.message_body()
     given = await call.need_keys("properties", "routing_key", "payload", "payload_encoding")
     properties, routing_key, payload, encoding = given
     if not isinstance(routing_key, str):
         raise bad_request("routing_key must be a text")
     if len(routing_key.encode("utf-8", "surrogatepass")) > limits.short_string_bytes_max:
         raise bad_request(f"routing_key is longer than {limits.short_string_bytes_max} bytes")
-    body = taken_payload(payload, encoding)
+    body = await taken_payload(payload, encoding)
     raw = encoded_properties(taken_properties(properties))
     name = call.exchange_part("exchange")
     if (vhost, name) not in call.state.exchanges:
@@ -54,7 +59,7 @@ async def publish(call: Call) -> web.Response:
 
 
 @described(body=bodies.Get, answer=list[shapes.Message])
-async def get(call: Call) -> web.Response:
+async def get(call: Call) -> web.StreamResponse:
     """POST queues/vhost/name/get: messages of the head, or with `from: tail` a look at the newest ones."""
     vhost = call.need_vhost()
     body = await call.body()
@@ -70,34 +75,43 @@ async def get(call: Call) -> web.Response:
     mode = _mode(body)
     if (vhost, name) not in call.state.queues:
         raise Fault(404, "not_found", f"NOT_FOUND - no queue '{name}' in vhost '{vhost}'")
-    rows: list[Row] = []
-    size = last = 0
+    got: list[Got] = []
+    size = since = 0
     async with Session(call, vhost) as session:
-        while len(rows) < count and size < limits.http_got_bytes_max:
+        while len(got) < count and size < limits.http_got_bytes_max:
+            # The node answers at once: without a turn for others nothing else would run until all is got.
+            if len(got) % limits.http_got_per_turn == 0 or size - since >= limits.http_held_bytes_max:
+                since = size
+                await answers.next_turn()
             found = await session.get(name, no_ack=mode.no_ack)
             if found is None:
                 break
-            method, content = found
-            size += len(content.body)
-            last = method.delivery_tag
-            shown = shown_message(
-                content.properties, content.body, len(content.body), encoding=str(encoding), limit=limit
-            )
-            head = {
-                "redelivered": method.redelivered,
-                "exchange": method.exchange,
-                "routing_key": method.routing_key,
-                "message_count": method.message_count,
-            }
-            rows.append({"payload_bytes": shown.pop("payload_bytes"), **head, **shown})
-        if last and not mode.no_ack:
-            session.nack(last, requeue=mode.requeue)
+            got.append(found)
+            size += len(found[1].body)
+        if got and not mode.no_ack:
+            session.nack(got[-1][0].delivery_tag, requeue=mode.requeue)
         # Whoever asks next must find given back what was given back.
         await session.settled()
-    return answers.response(rows)
+    got.reverse()
+    # Each is let go of when it is shown: ten thousand at once take milliseconds to die.
+    pieces = answers.array_of(_shown(got.pop(), str(encoding), limit) for _ in range(len(got)))
+    return await answers.pieces_response(call.request, pieces, every=1)
 
 
-async def _newest(call: Call, vhost: str, count: int, limit: int | None) -> web.Response:
+def _shown(got: Got, encoding: str, limit: int | None) -> Iterator[bytes]:
+    """A message that was got, as JSON in pieces."""
+    method, content = got
+    head = {
+        "payload_bytes": len(content.body),
+        "redelivered": method.redelivered,
+        "exchange": method.exchange,
+        "routing_key": method.routing_key,
+        "message_count": method.message_count,
+    }
+    return shown_in_pieces(head, content.properties, content.body, encoding=encoding, limit=limit)
+
+
+async def _newest(call: Call, vhost: str, count: int, limit: int | None) -> web.StreamResponse:
     body = await call.body()
     ackmode = body.get("ackmode", "ack_requeue_true")
     if ackmode not in ACK_MODES or not ACK_MODES[ackmode].requeue:
@@ -114,8 +128,9 @@ async def _newest(call: Call, vhost: str, count: int, limit: int | None) -> web.
             body=most if limit is None else min(limit, most),
         )
     )
-    rows = [browsed(row, str(body.get("encoding", "auto"))) for row in found["messages"]]
-    return answers.response(rows)
+    encoding = str(body.get("encoding", "auto"))
+    pieces = answers.array_of(browsed(row, encoding) for row in found["messages"])
+    return await answers.pieces_response(call.request, pieces, every=1)
 
 
 def _mode(body: Row) -> _Mode:

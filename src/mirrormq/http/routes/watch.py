@@ -4,6 +4,8 @@ pipelines. docs/http.md has the shapes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +16,7 @@ from mirrormq.http.answers import Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.describe import described
 from mirrormq.http.far import FarQueues, inquire, merged
-from mirrormq.http.payloads import shown_message
+from mirrormq.http.payloads import ENCODINGS, shown_in_pieces
 from mirrormq.http.routes.nodes import About
 from mirrormq.meta import hidden, records
 from mirrormq.node import report, requests
@@ -118,7 +120,7 @@ async def promote(call: Call) -> web.Response:
 
 
 @described(answer=shapes.Messages, query=("count", "before", "truncate", "encoding"))
-async def newest(call: Call) -> web.Response:
+async def newest(call: Call) -> web.StreamResponse:
     """GET mirrormq/queues/vhost/name/messages: the newest ones, of which none is taken."""
     record = _queue(call)
     found = await call.ask(
@@ -132,23 +134,26 @@ async def newest(call: Call) -> web.Response:
         )
     )
     encoding = call.request.query.get("encoding", "auto")
-    rows = [browsed(row, encoding) for row in found["messages"]]
-    return answers.response({"messages": rows, "before": rows[0]["seq"] if rows else None})
+    if encoding not in ENCODINGS:
+        raise bad_request(f"unknown encoding {encoding}; there are auto and base64")
+    messages = found["messages"]
+    rows = answers.array_of(browsed(row, encoding) for row in messages)
+    before = answers.encoded(messages[0]["seq"] if messages else None)
+    pieces = chain((b'{"messages":',), rows, (b',"before":' + before + b"}",))
+    return await answers.pieces_response(call.request, pieces, every=1)
 
 
-def browsed(row: Row, encoding: str) -> Row:
-    """A message that was looked at, in the form of those that are taken."""
-    shown = shown_message(
-        row["properties"], row["body"], row["size"], encoding=encoding, limit=limits.browse_body_bytes_max
-    )
-    return {
+def browsed(row: Row, encoding: str) -> Iterator[bytes]:
+    """A message that was looked at, in the form of those that are taken, as JSON in pieces."""
+    head = {
         "seq": row["seq"],
         "received_at": row["at"],
         "exchange": row["exchange"].decode("utf-8", "surrogateescape"),
         "routing_key": row["routing_key"].decode("utf-8", "surrogateescape"),
         "redelivered": row["redelivered"],
-        **shown,
+        "payload_bytes": row["size"],
     }
+    return shown_in_pieces(head, row["properties"], row["body"], row["size"], encoding=encoding)
 
 
 # --- what happened ---
