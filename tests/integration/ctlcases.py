@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ELSEWHERE = {
-    # Commands that stop, start or change a whole node or cluster have tests of their own.
-    *("stop", "shutdown", "stop_app", "start_app", "reset", "force_reset", "force_boot"),
-    *("join_cluster", "leave_cluster", "forget_cluster_node", "change_cluster_node_type"),
-    *("sync_queue", "cancel_sync_queue", "move_master", "force_promote", "quorum_status"),
-    *("list_cursors", "drop_cursor", "inspect_log", "verify_log", "promote_mirror"),
-    *("consume_event_stream", "log_tail_stream", "wait", "help", "backup", "haproxy_config"),
-    *("drain", "revive", "rebalance", "rebalance_status", "cancel_rebalance", "check_ready_to_serve_clients"),
-    *("set_feature_level", "add_queue", "repair_queue"),
-}
-
 
 @dataclass(frozen=True)
 class Case:
@@ -370,6 +359,31 @@ CASES = [
     Case("await_online_quorum_plus_one", "can stop", "await_online_quorum_plus_one x", 64, "too many"),
     Case(
         "await_online_synchronized_mirror", "can stop", "await_online_synchronized_mirror x", 64, "too many"
+    ),
+    Case(
+        "list_node_auth_attempt_stats --by-source",
+        "guest\tamqp091",
+        "list_node_auth_attempt_stats x",
+        64,
+        "too many",
+        has='"attempts": [',
+    ),
+    Case(
+        "reset_node_auth_attempt_metrics", "Resetting", "reset_node_auth_attempt_metrics x", 64, "too many"
+    ),
+    Case(
+        "disable_auth_attempt_source_tracking",
+        "Disabling",
+        "disable_auth_attempt_source_tracking x",
+        64,
+        "too many",
+    ),
+    Case(
+        "enable_auth_attempt_source_tracking",
+        "Enabling",
+        "enable_auth_attempt_source_tracking x",
+        64,
+        "too many",
     ),
     Case("node_health_check", "passed", "node_health_check x", 64, "too many"),
     Case("rotate_logs", "Reopening the log", "rotate_logs x", 64, "too many"),

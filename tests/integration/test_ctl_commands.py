@@ -19,19 +19,12 @@ import pika.exceptions
 import pytest
 
 from mirrormq.__main__ import main_ctl
-from mirrormq.ctl.commands.absent import SENTENCES
 from mirrormq.ctl.main import main
 from mirrormq.ctl.options import Options
-from mirrormq.ctl.registry import COMMANDS
 from mirrormq.ctl.session import Session
 from mirrormq.testing import Broker, running
-from tests.integration.ctlcases import CASES, ELSEWHERE, IDS, Case
+from tests.integration.ctlcases import CASES, IDS, Case
 from tests.interop.certificates import Authority
-
-
-def test_every_command_has_a_case_or_a_test_of_its_own() -> None:
-    assert set(COMMANDS) == {*IDS, *SENTENCES, *(ELSEWHERE & set(COMMANDS))}
-    assert len(set(IDS)) == len(IDS)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """Counts log-ins of this node by protocol, and by where they came from.
 
 Guarantee: bounded. Of more than `auth_sources_max` sources the one that was quiet for longest is forgotten;
-the counts by protocol go on.
+the counts by protocol go on. Addresses and names are kept only while an operator lets them be.
 """
 
 from typing import Any
@@ -20,11 +20,14 @@ class Attempts:
         self._protocols: dict[str, list[int]] = {}
         """Succeeded and failed."""
         self._sources: dict[_Source, list[int]] = {}
+        self._is_by_source = True
 
     def count(self, protocol: str, address: str, user: str, *, is_in: bool) -> None:
         """Somebody has tried to log in."""
         at = 0 if is_in else 1
         self._protocols.setdefault(protocol, [0, 0])[at] += 1
+        if not self._is_by_source:
+            return
         source = (protocol, address, user[: limits.short_string_bytes_max])
         found = self._sources.pop(source, None) or [0, 0]
         found[at] += 1
@@ -36,6 +39,12 @@ class Attempts:
         """Begin anew."""
         self._protocols.clear()
         self._sources.clear()
+
+    def track_sources(self, is_wanted: bool) -> None:
+        """Count by sources, or do so no longer and forget them."""
+        self._is_by_source = is_wanted
+        if not is_wanted:
+            self._sources.clear()
 
     def by_protocol(self) -> list[dict[str, Any]]:
         """One row per protocol."""

@@ -46,11 +46,14 @@ class Terminal:
     capsys: pytest.CaptureFixture[str]
     node: FakeNode = field(default_factory=FakeNode)
     stdin: str = ""
+    offline: Any = None
+    """What looks into the data folder of a node that does not run."""
 
     def run(self, *words: str) -> Result:
         out = io.StringIO()
         session = Session(Options(), out=out, stdin=io.StringIO(self.stdin), environment={})
         session._client = self.node
+        session.offline_tools = lambda: self.offline
         code = main(words, session=session)
         captured = self.capsys.readouterr()
         return Result(code, out.getvalue() + captured.out, captured.err)

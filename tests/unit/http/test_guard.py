@@ -124,6 +124,17 @@ async def test_too_many_failed_log_ins_are_answered_with_when_to_try_again(api: 
     assert (await api.call("GET", "whoami", user="ann"))[0] == 200
 
 
+async def test_where_log_ins_came_from_is_kept_only_while_it_is_wanted(api: Api, kit: AdminKit) -> None:
+    by_source = {"by_source": True}
+    assert (await api.call("POST", "ctl/list_node_auth_attempt_stats", by_source))[1]
+    await api.call("POST", "ctl/track_auth_attempt_sources", {"wanted": False})
+    kit.client()
+    assert (await api.call("POST", "ctl/list_node_auth_attempt_stats", by_source))[1] == []
+    assert (await api.call("POST", "ctl/list_node_auth_attempt_stats", {}))[1]
+    await api.call("POST", "ctl/track_auth_attempt_sources", {"wanted": True})
+    assert (await api.call("POST", "ctl/list_node_auth_attempt_stats", by_source))[1]
+
+
 async def test_log_in_attempts_are_counted_and_forgotten(api: Api, kit: AdminKit) -> None:
     await api.call("GET", "whoami", user="nobody")
     kit.client()

@@ -93,6 +93,8 @@ def stop(
         name = session.node_name
     except Failure:
         if idempotent:
+            if session.is_json:
+                session.write_json({"result": "ok"})
             return
         raise
     session.say(f"Stopping and halting node {name} ...")

@@ -53,6 +53,9 @@ class Commands:
             "cluster_status": lambda call, _: about.cluster_status(call.node),
             "environment": lambda _call, _: about.settings(),
             "check_critical": lambda call, _: about.critical(call.node),
+            "list_node_auth_attempt_stats": _login_attempts,
+            "reset_node_auth_attempt_metrics": _forget_attempts,
+            "track_auth_attempt_sources": _track_sources,
         }
         self._lists: dict[str, Callable[[Call, Row], Iterator[Row]]] = {
             "list_feature_flags": lambda call, _: iter(about.feature_flags_of(call.node)),
@@ -148,6 +151,22 @@ async def _of_process(call: Call, name: str, given: Row) -> Row:
         return await call.process.command(name, given)
     except Refusal as refusal:
         raise _fault(*refusal.problem) from refusal
+
+
+def _login_attempts(call: Call, given: Row) -> list[Row]:
+    """At most `limits.auth_sources_max` rows."""
+    attempts = call.node.logins.attempts
+    return attempts.by_source() if given.get("by_source") is True else attempts.by_protocol()
+
+
+def _forget_attempts(call: Call, _given: Row) -> Row:
+    call.node.logins.attempts.forget()
+    return {}
+
+
+def _track_sources(call: Call, given: Row) -> Row:
+    call.node.logins.attempts.track_sources(given.get("wanted") is True)
+    return {}
 
 
 def _users(call: Call, _given: Row) -> Iterator[Row]:
