@@ -40,9 +40,9 @@ class Entry:
         return value
 
     def pattern(self, field: str) -> str:
-        """A regular expression."""
+        """A regular expression. One that takes too long to match is loaded all the same, and warned of."""
         value = self.text(field)
-        wrong = complaint(value)
+        wrong = complaint(value, is_stored=True)
         if wrong is not None:
             raise self.error(field, wrong)
         return value

@@ -441,7 +441,7 @@ def _policy_command(
         priority=entry.integer("priority", 0),
         operator=operator,
     )
-    wrong = policy.problems(record)
+    wrong = policy.problems(record, is_stored=True)
     if apply_to not in ("all", "queues", "exchanges"):
         wrong.append(f"apply-to '{apply_to}' unrecognised; should be 'queues', 'exchanges' or 'all'")
     if wrong:

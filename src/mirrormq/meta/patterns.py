@@ -45,6 +45,10 @@ _LENGTHS = (8_191, limits.short_string_bytes_max, 63, 15)
 _FLAGS = re.compile(r"\(\?[aimsx]+\)")
 
 
+class Unsupported(re.error):
+    """It can be understood, but is not matched here."""
+
+
 class Pattern:
     """A regular expression that can be looked for in any name without holding the loop."""
 
@@ -55,7 +59,7 @@ class Pattern:
         self._source = source
         self._regex = re.compile(source)
         if self._regex.flags & re.LOCALE:
-            raise re.error("it depends on the node's locale")
+            raise Unsupported("it depends on the node's locale")
         self._automaton: Automaton | None = None
         self._is_made = False
         name = limits.short_string_bytes_max
@@ -101,7 +105,7 @@ def _longest(steps: dict[int, float], most: int) -> int:
 def compile_pattern(text: str, *, is_whole: bool = False) -> Pattern:
     """Compile a pattern; `re.error` if it cannot be understood. A whole one has to match all of the name."""
     if _depth(text) > limits.pattern_depth_max:
-        raise re.error(f"it has more than {limits.pattern_depth_max} brackets within brackets")
+        raise Unsupported(f"it has more than {limits.pattern_depth_max} brackets within brackets")
     source = _translate(text)
     if is_whole:
         flags = _FLAGS.match(source)
@@ -135,22 +139,25 @@ def filter_pattern(text: str, *, is_whole: bool = False) -> Pattern:
     return pattern
 
 
-def complaint(text: str) -> str | None:
-    """Say what is wrong with a pattern that somebody wants to set, or None."""
+def complaint(text: str, *, is_stored: bool = False) -> str | None:
+    """Say what is wrong with a pattern that somebody wants to set, or None.
+
+    One that is stored already, in a file to be imported, is taken if it can be understood: see `doubt`.
+    """
     try:
-        if len(text.encode("utf-8", "surrogateescape")) > limits.pattern_bytes_max:
-            raise re.error(f"it is too long, there may be {limits.pattern_bytes_max} bytes")
+        if len(text.encode("utf-8", "surrogateescape")) > limits.pattern_bytes_max and not is_stored:
+            raise Unsupported(f"it is too long, there may be {limits.pattern_bytes_max} bytes")
         pattern = try_pattern(text) or compile_pattern(text)
     except _FAULTS as error:
-        return _not_valid(text, error)
-    return None if pattern.is_safe else _too_costly(text)
+        return None if is_stored and isinstance(error, Unsupported) else _not_valid(text, error)
+    return None if pattern.is_safe or is_stored else _too_costly(text)
 
 
 def doubt(text: str) -> str | None:
     """What a stored pattern does not do that whoever set it may expect, or None."""
     pattern = try_pattern(text)
     if pattern is None:
-        return "it is no valid regular expression and matches nothing"
+        return "it cannot be understood here and matches nothing"
     if pattern.is_safe:
         return None
     return f"to match it could take for ever, so it matches no name of more than {pattern.quick_bytes} bytes"

@@ -57,10 +57,10 @@ def matches(policy: Policy, record: Queue | Exchange) -> bool:
     return pattern is not None and pattern.matches(record.name)
 
 
-def problems(policy: Policy) -> list[str]:
-    """Everything that is wrong with a policy somebody wants to set, one sentence each."""
+def problems(policy: Policy, *, is_stored: bool = False) -> list[str]:
+    """Everything that is wrong with a policy somebody wants to set, or import, one sentence each."""
     found = []
-    wrong = complaint(policy.pattern)
+    wrong = complaint(policy.pattern, is_stored=is_stored)
     if wrong is not None:
         found.append(f"pattern {wrong}")
     if policy.apply_to not in ("all", "queues", "exchanges"):

@@ -104,6 +104,13 @@ def test_a_stored_one_of_these_still_loads_and_holds_nobody_up(pattern: str) -> 
     assert "matches no name of more than" in (doubt(pattern) or "")
 
 
+@pytest.mark.parametrize("pattern", [*REFUSED, "(?L)a", "(" * 60 + "a" + ")" * 60, "a|" * 3_000])
+def test_what_is_in_a_file_is_loaded_if_it_can_be_understood(pattern: str) -> None:
+    assert complaint(pattern) is not None
+    assert complaint(pattern, is_stored=True) is None
+    assert complaint("a(", is_stored=True) is not None
+
+
 def test_an_accepted_pattern_matches_long_names_of_other_things_too() -> None:
     compiled = compile_pattern("(a+)+$")
     assert compiled.matches("b" * 700 + "a" * 100)

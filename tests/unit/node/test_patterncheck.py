@@ -3,7 +3,9 @@
 from mirrormq.meta.commands import Command, PutUser, SetPermission, SetPolicy, SetTopicPermission
 from mirrormq.meta.passwords import SHA256, salted_hash
 from mirrormq.meta.records import Permission, Policy, TopicPermission, User
+from mirrormq.node import requests as ask
 from mirrormq.sim.disk import MemoryDisk
+from tests.support.adminkit import AdminKit
 from tests.support.nodekit import NodeKit
 
 HOSTILE = "(a+)+\\1x"
@@ -47,6 +49,28 @@ def test_permissions_are_looked_at_too() -> None:
     assert "matches nothing" in read
     assert not kit.node.access.may("eve", "/", "write", "a" * 200)
     assert kit.node.access.may("eve", "/", "read", "a" * 200)
+
+
+def test_a_definition_file_with_such_patterns_is_loaded_and_warned_of() -> None:
+    kit = AdminKit()
+    kit.ask(
+        ask.ImportDefinitions(
+            definitions={
+                "policies": [
+                    {"vhost": "/", "name": "old", "pattern": HOSTILE, "definition": {"max-length": 1}}
+                ],
+                "permissions": [
+                    {"user": "guest", "vhost": "/", "configure": ".*", "write": HOSTILE, "read": ".*"}
+                ],
+            }
+        )
+    )
+    assert kit.node.state.policies["/", "old", False].pattern == HOSTILE
+    assert len(warnings(kit)) == 2
+    one_more = ask.SetPolicy(vhost="/", name="p", pattern=HOSTILE, definition={"max-length": 1})
+    assert "could take for ever" in kit.refusal(one_more)[1]
+    rights = ask.SetPermissions(vhost="/", user="guest", configure="", write=HOSTILE, read="")
+    assert "could take for ever" in kit.refusal(rights)[1]
 
 
 def test_what_is_matched_as_it_is_written_is_not_mentioned() -> None:
