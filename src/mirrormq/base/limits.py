@@ -75,8 +75,11 @@ automaton_slice_names = 8
 pattern_name_bytes_max = 1_024
 """Longest name that the automaton looks at; those of queues and exchanges have 255 bytes at most."""
 
-automaton_copies_max = 1_024
+automaton_copies_max = 2_048
 """Places of an expression that only stand there because counted repeats are written out."""
+
+filter_copies_max = 1_024
+"""The same for one by which a list is filtered: written out in less than a millisecond."""
 
 automaton_rules_max = 96
 """What may follow what, apart from octets one after the other: each costs some 60 ns per octet of a name."""

@@ -54,13 +54,13 @@ _CATEGORIES = {
 class Automaton:
     """An expression, ready to be looked for."""
 
-    def __init__(self, tree: Any, *, is_backward: bool = False, budget: "_Budget | None" = None) -> None:
+    def __init__(self, tree: Any, *, is_backward: bool = False, budget: "Budget | None" = None) -> None:
         """Of what Python's parser made of it; backward, it is matched from the end of the name."""
-        self._budget = _Budget() if budget is None else budget
+        self._budget = Budget() if budget is None else budget
         self._is_backward = is_backward
         self._sets: dict[int, int] = {}
         """Per set of octets the positions that take one of them."""
-        self._size = 0
+        self._size = self._copying = 0
         self._conditions: list[_Condition] = []
         self._numbers: dict[tuple[str, int], int] = {}
         self._takes: dict[int, int] = {}
@@ -141,6 +141,9 @@ class Automaton:
         raise Inexpressible
 
     def _position(self, chars: int) -> Node:
+        self._budget.copies -= self._copying > 0
+        if self._budget.copies < 0:
+            raise Inexpressible
         bit = 1 << self._size
         self._size += 1
         self._sets[chars] = self._sets.get(chars, 0) | bit
@@ -159,12 +162,10 @@ class Automaton:
             least = 0  # what may be empty anyhow need not be there
         is_open = most is sre.MAXREPEAT
         count = max(least, 1) if is_open else int(most)
+        self._copying += 1
         while len(nodes) < count:
-            self._budget.copies -= self._size - before
-            if self._budget.copies < 0:
-                raise Inexpressible
-            before = self._size
             nodes.append(self._sequence(items, flags))
+        self._copying -= 1
         if is_open:
             nodes[-1] = (LOOP, nodes[-1])
         return (SEQ, [*nodes[:least], (LADDER, nodes[least:])])
@@ -214,11 +215,11 @@ class _Flags:
         self.flags = flags
 
 
-class _Budget:
+class Budget:
     """What is left of the size that an expression may have, its look-arounds included."""
 
-    def __init__(self) -> None:
-        self.copies = limits.automaton_copies_max
+    def __init__(self, copies: int = limits.automaton_copies_max) -> None:
+        self.copies = copies
         self.rules = limits.automaton_rules_max
         self.look_arounds = limits.automaton_look_arounds_max
 

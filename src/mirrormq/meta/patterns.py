@@ -17,7 +17,7 @@ from functools import lru_cache
 from re import _parser  # type: ignore[attr-defined]
 
 from mirrormq.base import limits
-from mirrormq.meta.automaton import Automaton, Inexpressible
+from mirrormq.meta.automaton import Automaton, Budget, Inexpressible
 from mirrormq.meta.patterncost import steps_max
 
 _POSIX_CLASSES = {
@@ -52,11 +52,14 @@ class Unsupported(re.error):
 class Pattern:
     """A regular expression that can be looked for in any name without holding the loop."""
 
-    __slots__ = ("_automaton", "_is_made", "_regex", "_source", "is_safe", "quick_bytes", "slice_names")
+    __slots__ = (
+        "_automaton", "_copies", "_is_made", "_regex", "_source", "is_safe", "quick_bytes", "slice_names",
+    )  # fmt: skip
 
-    def __init__(self, source: bytes) -> None:
-        """`re.error` if it cannot be understood."""
+    def __init__(self, source: bytes, copies: int = limits.automaton_copies_max) -> None:
+        """`re.error` if it cannot be understood. `copies`: of places that counted repeats may take."""
         self._source = source
+        self._copies = copies
         self._regex = re.compile(source)
         if self._regex.flags & re.LOCALE:
             raise Unsupported("it depends on the node's locale")
@@ -92,7 +95,7 @@ class Pattern:
         if not self._is_made:
             self._is_made = True
             try:
-                self._automaton = Automaton(_parser.parse(self._source))
+                self._automaton = Automaton(_parser.parse(self._source), budget=Budget(self._copies))
             except Inexpressible:
                 self._automaton = None
         return self._automaton
@@ -102,7 +105,9 @@ def _longest(steps: dict[int, float], most: int) -> int:
     return next((length for length in _LENGTHS if steps[length] <= most), 0)
 
 
-def compile_pattern(text: str, *, is_whole: bool = False) -> Pattern:
+def compile_pattern(
+    text: str, *, is_whole: bool = False, copies: int = limits.automaton_copies_max
+) -> Pattern:
     """Compile a pattern; `re.error` if it cannot be understood. A whole one has to match all of the name."""
     if _depth(text) > limits.pattern_depth_max:
         raise Unsupported(f"it has more than {limits.pattern_depth_max} brackets within brackets")
@@ -111,7 +116,7 @@ def compile_pattern(text: str, *, is_whole: bool = False) -> Pattern:
         flags = _FLAGS.match(source)
         start = flags.end() if flags else 0
         source = f"{source[:start]}^(?:{source[start:]})$"
-    return Pattern(source.encode("utf-8", "surrogateescape"))
+    return Pattern(source.encode("utf-8", "surrogateescape"), copies)
 
 
 class PatternRefused(Exception):
@@ -131,7 +136,7 @@ def filter_pattern(text: str, *, is_whole: bool = False) -> Pattern:
         too_long = f"it is too long, there may be {limits.filter_bytes_max} characters"
         raise PatternRefused(f"'{_shown(text)}' is not accepted: {too_long}", is_understood=True)
     try:
-        pattern = compile_pattern(text, is_whole=is_whole)
+        pattern = compile_pattern(text, is_whole=is_whole, copies=limits.filter_copies_max)
     except _FAULTS as error:
         raise PatternRefused(_not_valid(text, error), is_understood=False) from None
     if not pattern.is_safe:
