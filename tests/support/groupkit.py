@@ -7,6 +7,7 @@ steps short enough for heartbeats.
 from collections import deque
 from typing import Any
 
+from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.broker.host import BrokerSettings
 from mirrormq.node import effects as fx
@@ -90,6 +91,9 @@ class Group:
         self.disks: dict[str, Any] = {}
         self.wires: dict[tuple[str, str], deque[bytes]] = {}
         self.cuts: set[frozenset[str]] = set()
+        self._silent: dict[tuple[str, str], int] = {}
+        """Wires on which nothing arrives, and since when."""
+        self._suspected: set[tuple[str, str]] = set()
 
     def __getitem__(self, name: str) -> Member:
         return self.members[name]
@@ -133,6 +137,8 @@ class Group:
             return
         for source, target in ((one, other), (other, one)):
             del self.wires[source, target]
+            self._silent.pop((source, target), None)
+            self._suspected.discard((source, target))
             if source in self.members:
                 self.members[source].node.link_change(self.now, target, False, eof=eof)
 
@@ -150,6 +156,20 @@ class Group:
                     self.wires[one.name, two.name] = deque()
                     assert two.card is not None
                     one.node.link_change(self.now, two.name, True, two.card.cluster)
+
+    def _suspect(self) -> None:
+        """Tell each node whom it has not heard for long, as its detector would: living peers always speak."""
+        for wire in self.wires:
+            source, target = wire
+            if frozenset(wire) in self.cuts:
+                self._silent.setdefault(wire, self.now.mono)
+            else:
+                self._silent.pop(wire, None)
+            since = self._silent.get(wire, self.now.mono)
+            is_silent = self.now.mono - since >= limits.peer_suspect_us
+            if is_silent != (wire in self._suspected):
+                (self._suspected.add if is_silent else self._suspected.discard)(wire)
+                self.members[target].node.link_suspected(self.now, source, is_silent)
 
     # --- time ---
 
@@ -178,6 +198,7 @@ class Group:
         for _ in range(int(seconds * 1_000_000) // STEP_US):
             self.now = Now(self.now.mono + STEP_US, self.now.wall + STEP_US)
             self._link()
+            self._suspect()
             for member in self.members.values():
                 member.now = self.now
                 if self.now.mono % 1_000_000 == 0:

@@ -51,6 +51,7 @@ class Link:
         self.start = 0
         self.is_up = False
         self.is_suspect = False
+        """Connected, and silent for longer than a living peer is; or was when the connection ended."""
         self.down_since = now
         self.is_blocked = False
         """The link has taken all it can for now."""

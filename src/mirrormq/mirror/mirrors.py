@@ -185,7 +185,7 @@ class Mirrors:
         """A connected peer has said nothing for long, or says something again."""
         self._note_time(now)
         link = self.link(peer)
-        if link.is_suspect != is_silent:
+        if link.is_up and link.is_suspect != is_silent:
             link.is_suspect = is_silent
             self._changes.append((self._concerned(peer), peer, not is_silent))
 
@@ -219,9 +219,10 @@ class Mirrors:
         if self._dead.get(node, 0) >= start:
             return True
         link = self.link(node)
-        if link.is_up:
-            return link.is_suspect
-        return self.mono - link.down_since > limits.peer_suspect_us
+        if link.is_suspect:
+            # Also when its connection has ended since: it was waited for long enough before.
+            return True
+        return not link.is_up and self.mono - link.down_since > limits.peer_suspect_us
 
     def _concerned(self, peer: str) -> list[Copy]:
         return list(self.by_peer.get(peer, ()))
@@ -368,7 +369,7 @@ class Mirrors:
         else:
             # Silent, but connected: what it reported stays true.
             if copy.master is not None:
-                self.uneasy[copy] = None
+                self.uneasy[copy] = self.hasty[copy] = None
             if copy.member is not None and copy.member.source == peer:
                 copy.member.ask()
 

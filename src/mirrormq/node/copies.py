@@ -404,6 +404,10 @@ class Copies:
         if is_up:
             self._node.effects.send(peer, BULK, _GREETING.pack(GREETING, self.start))
 
+    def link_suspected(self, peer: str, is_silent: bool) -> None:
+        """Nothing has come over a link for long, or something has again."""
+        self.mirrors.suspect(peer, self._node.now, is_silent=is_silent)
+
     def greeted(self, peer: str, payload: Data) -> None:
         """A peer has said which of its starts it is in."""
         if len(payload) != _GREETING.size:

@@ -259,15 +259,18 @@ class Node:
         elif self.copies is not None:
             self.copies.peer_frame(peer, payload)
 
-    def link_full(self, now: Now, peer: str) -> None:
-        """A link takes no more for now."""
-        self._link_full(now, peer, True)
-
     def link_writable(self, now: Now, peer: str) -> None:
         """A link takes more again."""
-        self._link_full(now, peer, False)
+        self.link_full(now, peer, False)
 
-    def _link_full(self, now: Now, peer: str, is_full: bool) -> None:
+    def link_suspected(self, now: Now, peer: str, is_silent: bool) -> None:
+        """Nothing has come over a link for long, or something has again."""
+        self.now = now
+        if self.copies is not None:
+            self.copies.link_suspected(peer, is_silent)
+
+    def link_full(self, now: Now, peer: str, is_full: bool = True) -> None:
+        """A link takes no more for now."""
         self.now = now
         self.switch.link_full(peer, is_full)
         self.inquiries.link_full(peer, is_full)
@@ -302,8 +305,7 @@ class Node:
         `is_full`: the space kept for emergencies is in use.
         """
         self.now = now
-        self.memory_used = memory
-        self.disk_free = disk_free
+        self.memory_used, self.disk_free = memory, disk_free
         alarms.look(self, memory, disk_free, is_full=is_full)
         self.switch.on_alarm()
         self.news.on_alarm()
@@ -434,8 +436,7 @@ class Node:
         self.recycler.step()
         self.journal.commit(now)
         # Whoever is unparked by what follows serves frames again: those belong to the next pass.
-        heard = list(self._heard.values())
-        self._heard.clear()
+        heard, self._heard = list(self._heard.values()), {}
         self._confirms.take(heard, now.mono)
         self._hold_back(heard)
         self._unfreed = self.grave.free(limits.entries_freed_per_pass)
@@ -483,8 +484,7 @@ class Node:
         self, user: str, password: str | None, peer: Peer, done: LoginDone, protocol: str = AMQP
     ) -> None:
         """Check a log-in; `done` gets None or why it was refused, maybe later."""
-        counted = self.census.counted(done)
-        self.logins.check(user, password, peer, self.now, done=counted, protocol=protocol)
+        self.logins.check(user, password, peer, self.now, done=self.census.counted(done), protocol=protocol)
 
     def hash_password(self, password: str, done: Callable[[str, str], None]) -> None:
         """Make a hash for a new password; `done` gets it and the name of its algorithm later."""

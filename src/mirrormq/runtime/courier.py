@@ -39,6 +39,10 @@ class LinkInputs(Protocol):
         """A frame arrived."""
         ...
 
+    def link_suspected(self, peer: str, *, is_silent: bool) -> None:
+        """Nothing has come over a link for long, or something has again."""
+        ...
+
     def link_full(self, peer: str) -> None:
         """A link takes no more for now."""
         ...
@@ -209,6 +213,7 @@ class Courier:
             {"event": "node.suspected", "peer": peer.name},
             now.wall,
         )
+        self._inputs.link_suspected(peer.name, is_silent=is_suspected)
 
     def link_down(self, now: Now, peer: PeerInfo, *, eof: bool, reason: str) -> None:  # noqa: ARG002
         """A link is over."""

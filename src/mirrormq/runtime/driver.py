@@ -59,6 +59,7 @@ class NodeInputs(Protocol):
     def peer_frame(self, now: Now, peer: str, payload: Frame) -> None: ...  # noqa: D102
     def link_full(self, now: Now, peer: str) -> None: ...  # noqa: D102
     def link_writable(self, now: Now, peer: str) -> None: ...  # noqa: D102
+    def link_suspected(self, now: Now, peer: str, is_silent: bool) -> None: ...  # noqa: D102
     def drain(self, now: Now, reason: str) -> None: ...  # noqa: D102
     def hand_over(self, now: Now, done: Callable[[], None]) -> None: ...  # noqa: D102
 
@@ -208,6 +209,11 @@ class Driver(Generic[NodeT]):
     def link_full(self, peer: str) -> None:
         """A link takes no more for now."""
         self.node.link_full(self.now(), peer)
+        self._after()
+
+    def link_suspected(self, peer: str, *, is_silent: bool) -> None:
+        """Nothing has come over a link for long, or something has again."""
+        self.node.link_suspected(self.now(), peer, is_silent)
         self._after()
 
     def link_writable(self, peer: str) -> None:

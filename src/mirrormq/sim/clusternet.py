@@ -3,7 +3,8 @@
 Guarantee: frames of one lane arrive in their order, those of different lanes in any; nothing is lost while a
 link is open. A direction that is cut holds everything until it is mended. Whoever closes a link is told at
 once, the other end behind everything that is on its way; the end of a process loses what was still in its
-memory; that of a machine tells nobody, and the other end gives up after a while.
+memory; that of a machine tells nobody, and the other end gives up after a while. An end that has heard
+nothing for as long as a detector waits is told so, in worlds where that matters: living ends always speak.
 """
 
 from collections import deque
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from mirrormq.base import limits
 from mirrormq.base.types import Now
 from mirrormq.node.node import Node
 from mirrormq.sim.timeline import SECOND
@@ -47,6 +49,10 @@ class Line:
     """Identity and start of each end."""
     closing: dict[str, int] = field(default_factory=dict)
     """Lanes on which a receiver has found the end."""
+    suspecting: set[str] = field(default_factory=set)
+    """Ends that have been told that the other is silent."""
+    left: dict[str, int] = field(default_factory=dict)
+    """Ends that went without a word, and when."""
 
     def far(self, end: str) -> str:
         """The other side."""
@@ -66,6 +72,10 @@ class Links:
         self.cut: dict[tuple[str, str], int] = {}
         """Directions (sender, receiver) that hold everything, and since when."""
         self.clogged: dict[tuple[str, str], int] = {}
+        self.suspect_us = limits.peer_suspect_us
+        """How long nothing may arrive before an end is told."""
+        self.silences = 0
+        """How often an end was told that it has heard nothing for long."""
         self._dialling: set[tuple[str, str]] = set()
 
     def line(self, one: str, other: str) -> Line | None:
@@ -153,9 +163,11 @@ class Links:
         """A machine is gone: the other ends give up after a while."""
         for line in self._lines_of(name):
             line.ends.discard(name)
+            line.left[name] = self._world.now
             for lane in LANES:
                 self._forget_some(line.lanes[line.far(name), lane])
             self._give_up_later(line, line.far(name))
+            self._suspect_later(line, line.far(name))
 
     def _lines_of(self, name: str) -> list[Line]:
         return [line for pair, line in sorted(self.open.items()) if name in pair and name in line.ends]
@@ -204,6 +216,7 @@ class Links:
         """A process stands still: whoever does not hear from it for long closes the link."""
         for line in self._lines_of(name):
             other = line.far(name)
+            self._suspect_later(line, other)
 
             def give_up(line: Line = line, other: str = other) -> None:
                 paused = self._world.nodes[name].is_paused
@@ -212,6 +225,47 @@ class Links:
 
             if until - self._world.now > max(SILENCE_US):
                 self._world.after(max(SILENCE_US), give_up)
+
+    # --- silence ---
+
+    def _suspect_later(self, line: Line, end: str) -> None:
+        """Nothing arrives at an end of a link from now on: tell it when that has lasted, and when it is over.
+        Time in which the end itself stands still counts for nobody's silence.
+        """
+        if not self._world.tells_silence:
+            return
+
+        def look() -> None:
+            if end not in line.ends:
+                return
+            is_silent = self._is_silent(line, end)
+            if is_silent and self._world.nodes[end].is_paused:
+                self._world.after(self.suspect_us, look)
+                return
+            if is_silent != (end in line.suspecting):
+                (line.suspecting.add if is_silent else line.suspecting.discard)(end)
+                self._tell_silence(line, end, is_silent=is_silent)
+            if is_silent:
+                self._world.after(limits.peer_keepalive_us, look)
+
+        self._world.after(self.suspect_us, look)
+
+    def _is_silent(self, line: Line, end: str) -> bool:
+        far = line.far(end)
+        node = self._world.nodes[far]
+        paused = node.paused_since if node.is_paused else None
+        times = [at for at in (self.cut.get((far, end)), line.left.get(far), paused) if at is not None]
+        return bool(times) and self._world.now - min(times) >= self.suspect_us
+
+    def _tell_silence(self, line: Line, end: str, *, is_silent: bool) -> None:
+        far = line.far(end)
+        self.silences += is_silent
+
+        def tell(core: Node, now: Now) -> None:
+            if end in line.ends:
+                core.link_suspected(now, far, is_silent)
+
+        self._world.nodes[end].input(tell)
 
     # --- carrying ---
 
@@ -284,6 +338,7 @@ class Links:
             line = self.line(sender, receiver)
             if line is not None and receiver in line.ends:
                 self._watch(line, receiver, since)
+                self._suspect_later(line, receiver)
 
     def _watch(self, line: Line, receiver: str, since: int) -> None:
         """Whoever hears nothing for long closes the link."""

@@ -85,7 +85,7 @@ class SimNode:
         self.stopped = ""
         """Why the process ended itself."""
         self.notes: deque[str] = deque(maxlen=300)
-        self.paused_until = 0
+        self.paused_until = self.paused_since = 0
         self.effects_left = -1
         """Effects carried out before the process is killed; -1: all of them."""
         self.wall_offset = 0
@@ -219,6 +219,8 @@ class SimNode:
 
     def pause(self, until: int) -> None:
         """Let the process stand still."""
+        if not self.is_paused:
+            self.paused_since = self.world.now
         self.paused_until = max(self.paused_until, until)
         self.world.links.on_pause(self.name, until)
         self._later(until - self.world.now, self.resume)

@@ -87,6 +87,8 @@ class ClusterWorld(Timeline):
     """How long faults last, at least and at most."""
     paces = (4_000, 10_000, 30_000)
     """Time between two things that clients do."""
+    tells_silence = False
+    """Are nodes told that a link is silent? It means something to mirrors only."""
 
     def __init__(
         self, seed: int, *, make_node: type[Node] = Node, size: int = 0, listed: bool | None = None

@@ -30,6 +30,8 @@ class HaSent(Sent):
     """The loss was a promotion, and every copy that it passed over comes back in the end."""
     seen: dict[str, int] = field(default_factory=dict)
     """Deliveries by queue."""
+    marked: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By queue: when, and to whom, the first delivery came that was heard of, if that was a repetition."""
     branch: str = ""
     """The node whose branch confirmed it."""
     is_outlived: bool = False
@@ -59,6 +61,8 @@ class HaHistory(History):
         """
         self.went_unheard: Callable[[HaSent], bool] = lambda _: False
         """Of a queue without mirrors: may it have left for a client that acknowledges nothing and is gone?"""
+        self.now: Callable[[], int] = lambda: 0
+        """The time of the world."""
         self._firsts: dict[tuple[int, str, int, int], int] = {}
         """Number of the last first delivery by publisher, queue, priority and receiver."""
         self.branched: set[str] = set()
@@ -82,9 +86,11 @@ class HaHistory(History):
             raise Violation(f"{queue}: message {number} was returned, and is delivered")
         before = message.seen.get(queue, 0)
         message.seen[queue] = before + 1
+        if is_marked and not before:
+            message.marked[queue] = (self.now(), receiver)
         if is_marked or message.is_excused:
             return message
-        if before:
+        if before and not self._is_overtaken(message.marked.pop(queue, None), receiver):
             raise Violation(f"I7: {queue}: message {number} is delivered as new after {before} deliveries")
         lane = (message.publisher, queue, message.priority, receiver)
         if not is_letter and queue not in self.branched:
@@ -92,6 +98,10 @@ class HaHistory(History):
                 raise Violation(f"I6: {queue}: message {number} was delivered after {self._firsts[lane]}")
             self._firsts[lane] = message.number
         return message
+
+    def _is_overtaken(self, marked: tuple[int, int] | None, receiver: int) -> bool:
+        """What one pass sends to two clients arrives in no order: the repetition may come first."""
+        return marked is not None and marked[0] == self.now() and marked[1] != receiver
 
     def excuse(self, queue: str, *, transient_only: bool = False, is_salvaged: bool = False) -> int:
         """Nothing is promised any more about what was sent to a queue so far; returns how many that were.

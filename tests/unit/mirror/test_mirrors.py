@@ -74,6 +74,19 @@ def test_a_member_whose_node_is_known_to_be_dead_is_removed_at_once() -> None:
     stage.until(lambda: stage.has_confirmed(key), 200)
 
 
+def test_a_suspected_member_is_not_given_the_time_again_when_its_connection_ends_too() -> None:
+    stage = Stage(MirrorWorld)
+    master = mirrors_of(stage, "n1")
+    master.suspect("n3", stage.world.nodes["n1"].now, is_silent=True)
+    master.link_down("n3", stage.world.nodes["n1"].now)
+    assert master.is_lost("n3", 1)
+    master.link_up("n3", 1, stage.world.nodes["n1"].now)
+    assert not master.is_lost("n3", 1)
+    master.link_down("n3", stage.world.nodes["n1"].now)
+    master.suspect("n3", stage.world.nodes["n1"].now, is_silent=True)
+    assert not master.is_lost("n3", 1), "silence of a connection that has ended says nothing"
+
+
 def test_a_member_that_holds_up_confirms_for_too_long_is_removed() -> None:
     stage = Stage(MirrorWorld, options=Options(mirror_timeout_us=SECOND))
     stage.world.nodes["n2"].flush_us = 60 * SECOND

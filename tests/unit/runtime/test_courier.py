@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
+from mirrormq.base.types import Now
 from mirrormq.node import effects as fx
 from mirrormq.runtime.courier import Courier
 from mirrormq.runtime.settings import LinkSettings
@@ -31,6 +32,9 @@ class Inputs:
     def peer_frame(self, peer: str, payload: memoryview) -> None:
         self.frames.append(bytes(payload))
         self._tell("frame", peer)
+
+    def link_suspected(self, peer: str, *, is_silent: bool) -> None:
+        self._tell("silent" if is_silent else "heard", peer)
 
     def link_full(self, peer: str) -> None:
         self._tell("full", peer)
@@ -117,6 +121,18 @@ async def test_a_link_that_is_cut_is_told_to_both_ends_and_comes_back(ends: tupl
     await a.inputs.hear("up", "b@host", times=2)
     a.send(b, BULK, b"again")
     await b.inputs.hear("frame", "a@host")
+
+
+async def test_a_peer_that_falls_silent_is_told_to_the_node_and_that_it_is_heard_again(
+    ends: tuple[End, End],
+) -> None:
+    a, _ = ends
+    peer = a.courier.facts()[0].peer
+    for is_suspected in (True, False):
+        a.courier.link_suspected(Now(1, 1), peer, is_suspected=is_suspected)
+    assert a.inputs.told[-2:] == [("silent", "b@host"), ("heard", "b@host")]
+    assert "nothing is heard of a node" in a.lines[-2]
+    assert "a node is heard again" in a.lines[-1]
 
 
 async def test_addresses_are_remembered_as_a_whole(ends: tuple[End, End]) -> None:
