@@ -31,6 +31,18 @@ def test_the_slice_keeps_every_promise_under_crashes_and_clock_steps(
 
 
 @pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.parametrize("fsync", ["interval", "never"])
+def test_queues_are_served_after_every_crash_however_rarely_the_journal_is_flushed(
+    fsync: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A power failure may take what was confirmed, the end of a process may not."""
+    status = main(["log", "--seconds", str(SECONDS / 4), "--first", str(FIRST), "--fsync", fsync])
+    said = capsys.readouterr().out
+    assert status == 0, said
+    sys.stdout.write(said)
+
+
+@pytest.mark.timeout(SECONDS + 60)
 def test_a_flipped_bit_in_the_journal_is_noticed_and_damages_one_queue(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -28,7 +28,7 @@ from mirrormq.log.disk import DiskOutbox
 
 Fsync = Literal["always", "interval", "never"]
 """What makes a batch durable enough to confirm: a flush; or the operating system, with flushes at
-intervals or none.
+intervals, or none but those a checkpoint needs.
 """
 
 PREFIX = "journal/"
@@ -190,8 +190,18 @@ class Journal:
         self._wants_flush = self._wants_flush or bool(self._touched)
 
     def after_flush(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything added so far is flushed."""
-        if self._fsync == "never" or (self._flush is None and not self._written_files and not self._waiting):
+        """Call `done` when everything added so far is flushed, or, with `never`, at once."""
+        if self._fsync == "never":
+            done()
+        else:
+            self.on_disk(done)
+
+    def on_disk(self, done: Callable[[], None]) -> None:
+        """Call `done` when everything added so far is flushed, whatever counts as durable: for a checkpoint,
+        which is flushed itself and names records. After a power failure they would else be neither where it
+        says nor anywhere, and what waits for the end of the pass would be missing after a mere kill.
+        """
+        if self._flush is None and not self._written_files and not self._waiting:
             done()
         else:
             self._after_flush.append(done)
@@ -199,13 +209,12 @@ class Journal:
 
     def _trust_the_system(self) -> None:
         """What the operating system has taken counts as durable; a flush is for those who asked for it by
-        name.
+        name. Until they do, which files it has to be of is remembered: all that were written since the last.
         """
         touched, self._touched = self._touched, {}
         self._wants_flush = bool(self._after_flush)
         if self._fsync == "never":
             self._oldest_unflushed = 0
-            self._written_files.clear()
         for log in touched:
             log.on_durable(log.mark())
 

@@ -382,7 +382,7 @@ class Recycler:
         if self._next_first > self.first_serial:
             files[self.first_serial] = self._journal.ends[journal.file_name(self.first_serial)]
         write = partial(self._write_checkpoint, draft)
-        self._walk.begin(partial(self._tell, draft, files), lambda: self._journal.after_flush(write))
+        self._walk.begin(partial(self._tell, draft, files), lambda: self._journal.on_disk(write))
 
     def _tell(self, draft: Draft, files: dict[int, int], log: DurableLog) -> int:
         """Add what is to be said of a log now; `files` could be kept for it. Returns the bytes of it."""

@@ -14,8 +14,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
+from typing import get_args
 
 from mirrormq.cluster.raft.raft import Raft
+from mirrormq.log.journal import Fsync
 from mirrormq.node.node import Node
 from mirrormq.node.partition import MODES, PAUSE_MINORITY
 from mirrormq.sim import campaign, clusterplanted, haplanted, mirrorplanted, raftplanted, sinkplanted
@@ -64,7 +66,8 @@ def _run_log(options: argparse.Namespace) -> int:
     for seed in _seeds(options):
         world: QueueWorld | CursorWorld = CursorWorld(seed, make_node=make_node)
         if options.world == "log":
-            world = QueueWorld(seed, make_node=make_node, flips=flips, small=not options.shipped_limits)
+            small = not options.shipped_limits
+            world = QueueWorld(seed, make_node=make_node, flips=flips, small=small, fsync=options.fsync)
         try:
             world.run()
         except Exception as error:  # noqa: BLE001
@@ -217,6 +220,7 @@ def _parser() -> argparse.ArgumentParser:
         default=PAUSE_MINORITY,
         help="ha: what nodes do that are cut off; any: one that the seed chooses",
     )
+    parser.add_argument("--fsync", choices=get_args(Fsync), default="always", help="log: the node's setting")
     parser.add_argument("--keep-going", action="store_true", help="ha: go on if a seed fails")
     parser.add_argument("--flips", action="store_true", help="flip a bit at the end of each run")
     parser.add_argument("--shipped-limits", action="store_true", help="do not shrink files and windows")

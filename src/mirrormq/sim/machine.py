@@ -5,6 +5,7 @@ Effects are carried out in order and may stop after any of them, as a machine th
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 from mirrormq.base.types import Now, Peer
 from mirrormq.broker.host import BrokerSettings
@@ -43,7 +44,7 @@ class Machine:
     """One life of a node, from its start to a crash."""
 
     def __init__(
-        self, disk: MemoryDisk, now: Now, *, make_node: Callable[..., Node] = Node, disk_free_limit: int = 0
+        self, disk: MemoryDisk, now: Now, *, make_node: Callable[..., Node] = Node, **settings: Any
     ) -> None:
         """Start the node on what the disk holds."""
         self.disk = disk
@@ -61,10 +62,10 @@ class Machine:
         self._is_open = False
         self._early: dict[int, list[bytes]] = {}
         """What clients sent before they were let in."""
-        settings = BrokerSettings(disk_free_limit=disk_free_limit)
+        settings.setdefault("disk_free_limit", 0)
         # Each life draws other numbers, as a real one does: ids drawn at random must not come back.
         rng = SeededRng(f"{now.mono} {now.wall} {disk.list('')}")
-        self.node = make_node(now, name=NAME, settings=settings, rng=rng)
+        self.node = make_node(now, name=NAME, settings=BrokerSettings(**settings), rng=rng)
         fresh = bootstrap_commands("guest", salted_hash(b"guest", b"salt"), "/", ("administrator",))
         self.node.start(now, disk, fresh)
 

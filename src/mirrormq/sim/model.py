@@ -170,6 +170,12 @@ class ModelQueue:
         for entry in self.entries.values():
             entry.removal = max(entry.removal, MAYBE)
 
+    def forget_promises(self) -> None:
+        """A power failure may have taken whatever was not flushed, and nobody had waited for a flush."""
+        for entry in self.entries.values():
+            entry.sure = entry.delivered = False
+            entry.removal = min(entry.removal, MAYBE)
+
     def declared(self) -> None:
         """declare-ok came."""
         self.is_up = self.is_sure = True

@@ -16,6 +16,7 @@ from mirrormq.base.types import Now
 from mirrormq.kernel import records
 from mirrormq.log import journal
 from mirrormq.log.disk import LogRefused
+from mirrormq.log.journal import Fsync
 from mirrormq.log.scan import scan
 from mirrormq.node.node import Node
 from mirrormq.sim.client import Life, Publish, SimClient, Stats
@@ -92,14 +93,18 @@ class QueueWorld:
         flips: bool = False,
         exact_marks: bool = False,
         small: bool = True,
+        fsync: Fsync = "always",
     ) -> None:
-        """`exact_marks`: a message nobody was sent never says it was; `small`: shrink files and windows."""
+        """`exact_marks`: a message nobody was sent never says it was; `small`: shrink files and windows;
+        `fsync`: with another than `always` a power failure may take back what clients were told.
+        """
         self.seed = seed
         self.rng = random.Random(seed)
         self.make_node = make_node
         self.flips = flips
         self.exact_marks = exact_marks
         self.small = small
+        self.fsync: Fsync = fsync
         self.stats = Stats()
         self.trace: deque[str] = deque(maxlen=60)
         self._digest = hashlib.blake2b(digest_size=16)
@@ -165,7 +170,7 @@ class QueueWorld:
         self.life = Life(self.queues, self.messages, self.judge, self.stats)
         self.life.marks_are_exact = self.exact_marks
         try:
-            self.machine = Machine(self.disk, self.now, make_node=self.make_node)
+            self.machine = self._machine(self.disk)
         except LogRefused as refusal:
             raise Violation(f"the node refuses to start without cause: {refusal}") from refusal
         self.life.passes = lambda: self.machine.passes
@@ -177,6 +182,9 @@ class QueueWorld:
         for name, queue in self.queues.items():
             queue.is_auto = False
             self._declare(self.clients[0], name)
+
+    def _machine(self, disk: MemoryDisk) -> Machine:
+        return Machine(disk, self.now, make_node=self.make_node, fsync=self.fsync)
 
     def _live(self, steps: int) -> None:
         crash_at = self.rng.randrange(steps)
@@ -257,7 +265,10 @@ class QueueWorld:
         self.disk = SlowDisk(rng, after)
         sums = ((name, hashlib.blake2b(self.disk.read(name), digest_size=4)) for name in self.disk.list(""))
         self.note(" ".join(f"{name}:{made.hexdigest()}" for name, made in sums))
-        copy = Machine(self.disk.copy(), self.now, make_node=self.make_node)
+        if kind == "power" and self.fsync != "always":
+            for queue in self.queues.values():
+                queue.forget_promises()
+        copy = self._machine(self.disk.copy())
         lines = self.judge.judge(copy, crashed=True, is_durable=kind == "power")
         self.note("found " + ", ".join(lines))
         self._start()
@@ -289,7 +300,7 @@ class QueueWorld:
         self.stats.faults += 1
         disk.damage(name, at, bit)
         self.judge.expects_damage = True
-        copy = Machine(disk, self.now, make_node=self.make_node)
+        copy = self._machine(disk)
         self.judge.judge(copy, crashed=True, is_durable=True)
         if len(self.judge.damaged) > 1:
             raise Violation(f"one bit damages {sorted(self.judge.damaged)}")
