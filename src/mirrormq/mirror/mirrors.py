@@ -8,7 +8,8 @@ Inputs: views, links, frames, flushed logs, ticks. `end_pass` sends what the pas
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from mirrormq.base import limits
 from mirrormq.base.types import Now
@@ -24,6 +25,8 @@ from mirrormq.mirror.views import View
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+T = TypeVar("T")
 
 
 class Mirrors:
@@ -329,16 +332,11 @@ class Mirrors:
         throttled, self.throttled = self.throttled, []
         for stream in throttled:
             stream.take_turn()
-        for copy, reason in [*self.hurt.items()][: limits.mirror_slice_queues]:
+        for copy, reason in _next_of(self.hurt):
             if copy.master is not None:
                 copy.master.mend(reason, now)
-        self._steps([*self.pending][: limits.mirror_slice_queues], now)
-        some = [*self.uneasy][: limits.mirror_slice_queues]
-        for copy in some:
-            # To the end of the line.
-            del self.uneasy[copy]
-            self.uneasy[copy] = None
-        self._steps(some, now)
+        for line in (self.pending, self.uneasy):
+            self._steps([copy for copy, _ in _next_of(line)], now)
         self.end_pass(now, is_tick=True)
 
     def _hurry(self, now: Now) -> None:
@@ -384,6 +382,17 @@ class Mirrors:
 def _never(_: Copy) -> bool:
     """No mode of this node asks for it."""
     return False
+
+
+def _next_of(line: dict[Copy, T]) -> list[tuple[Copy, T]]:
+    """Whose turn it is; they go to the end of the line, or those behind them would never be looked at where
+    nothing can be done about the first ones.
+    """
+    some = list(islice(line.items(), limits.mirror_slice_queues))
+    for copy, value in some:
+        del line[copy]
+        line[copy] = value
+    return some
 
 
 def _taken(copies: set[Copy]) -> list[Copy]:

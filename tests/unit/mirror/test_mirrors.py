@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mirrormq.base import limits
+from mirrormq.base.types import Now
 from mirrormq.mirror import frames
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.mirror.ports import Options
@@ -97,6 +99,34 @@ def test_a_member_that_holds_up_confirms_for_too_long_is_removed() -> None:
     stage.until(lambda: stage.has_confirmed(key), 1_500)
     assert not stage.is_member("n2")
     assert stage.is_member("n3")
+
+
+class Waiting:
+    """A queue mastered here about which nothing can be done for now."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.looks = 0
+        self.master = self
+
+    def step(self, _: Now) -> bool:
+        self.looks += 1
+        return False
+
+    def mend(self, _: str, __: Now) -> bool:
+        self.looks += 1
+        return False
+
+
+@pytest.mark.parametrize("line", ["pending", "uneasy", "hurt"])
+def test_queues_behind_those_that_cannot_be_helped_are_looked_at_in_their_turn(line: str) -> None:
+    mirrors = Mirrors("n1", 1, None, Now(0, 0))  # type: ignore[arg-type]
+    copies = [Waiting(number) for number in range(3 * limits.mirror_slice_queues)]
+    for copy in copies:
+        getattr(mirrors, line)[copy] = "it is damaged" if line == "hurt" else None
+    for _ in range(3):
+        mirrors.tick(Now(0, 0))
+    assert {copy.looks for copy in copies} == {1}
 
 
 def test_a_slow_member_stays_if_too_few_would_be_left() -> None:
