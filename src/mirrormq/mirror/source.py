@@ -240,8 +240,9 @@ class Stream:
         flow = pending.flow
         if flow is None:
             if self.state in {LIVE, READING}:
-                self.position = pending.after
-                self.is_start_due = pending.is_start
+                # Of several the first counts, with its start: those behind it would leave a gap.
+                self.position = min(self.position, pending.after)
+                self.is_start_due = self.is_start_due or pending.is_start
                 self.state = READING
                 self._behind()
         elif isinstance(flow, Part) and flow.position <= pending.after:
