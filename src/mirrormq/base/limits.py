@@ -778,7 +778,7 @@ mirror_early_max = 20_000
 mirror_proposals_max = 64
 """Changes of views a node asks for at once: a returning node is admitted to its queues little by little."""
 mirror_removals_max = 4
-"""Commands of so many changes each that a node has on their way to take a dead one out of its views."""
+"""Commands that a node has on their way to take a dead one out of its views, each of what a pass looks at."""
 mirror_answer_us = 300_000
 """How long a mirror waits for its neighbour's answer before it asks the master."""
 mirror_timeout_us = 10_000_000

@@ -81,8 +81,6 @@ class Removals:
             change = self._change(dead.left.popleft(), dead)
             if change is not None:
                 changes.append(change)
-                if len(changes) == limits.mirror_proposals_max:
-                    break
         if not changes:
             return
         dead.under_way += 1
