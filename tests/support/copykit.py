@@ -140,7 +140,8 @@ class CopyNode:
         """Make this node the master."""
         core = new_core() if core is None else core
         answers: list[Any] = []
-        self.copies[key].into_queue(core, self.read, answers.append, is_restarted=is_restarted)
+        self.copies[key].become_master()
+        self.copies[key].fill_queue(core, self.read, answers.append, is_restarted=is_restarted)
         while not answers and self.answer_reads():
             pass
         assert answers == [None]

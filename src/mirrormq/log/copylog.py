@@ -15,7 +15,7 @@ Guarantees
   are read back when they are delivered. Only a queue with priorities, with deaths under way or with counted
   returns, and a restarted node that has to find its transient messages, read files first (`copyfill`).
 
-The same object stays with the log when its master comes and goes (`into_queue`, `from_queue`).
+The same object stays with the log when its master comes and goes (`become_master`, `from_queue`).
 """
 
 import struct
@@ -374,18 +374,6 @@ class CopyLog:
             done(error)
 
         fill(self.log, core, read_on, filled, is_restarted=is_restarted)
-
-    def into_queue(
-        self,
-        core: QueueCore,
-        read: Reader,
-        done: Callable[[str | None], None],
-        *,
-        is_restarted: bool = False,
-    ) -> None:
-        """Both at once."""
-        self.become_master()
-        self.fill_queue(core, read, done, is_restarted=is_restarted)
 
     def begin_epoch(self, epoch: int, node: str, now: Now) -> None:
         """Write that `node`, this one, is the master from here on; first of all in an epoch."""

@@ -279,14 +279,6 @@ def seq_of(payload: bytes) -> int:
     return int(_HEAD.unpack_from(payload)[1])
 
 
-def cursors_of(log: object) -> Cursors:
-    """The cursors of a queue's log; refused if it keeps none."""
-    found = getattr(log, "cursors", None)
-    if not isinstance(found, Cursors):
-        raise CursorRefused("a queue that does not survive a restart keeps no log: it cannot have cursors")
-    return found
-
-
 def _unless_lost(cursor: Cursor) -> Cursor:
     if cursor.lost:
         raise CursorRefused(f"cursor '{cursor.name}' was lost: {cursor.lost}; drop it and begin anew")

@@ -1,4 +1,4 @@
-"""Where in a queue's record stream a time, a number of publishes or an amount of bytes lies.
+"""Where in a queue's record stream a time or an amount of bytes lies, and how many publishes lie before it.
 
 Guarantee: an entry is a fact about the stream (this seq has this time, so many publishes and bytes come
 before it), not about files; it stays true when records move, so a lookup and a recycling never race.
@@ -67,18 +67,9 @@ class SeqIndex:
         """The last entry not behind this seq."""
         return self._entry(bisect_right(self._seqs, seq) - 1)
 
-    def after(self, seq: int) -> Entry | None:
-        """The first entry behind this seq."""
-        at = bisect_right(self._seqs, seq)
-        return self._entry(at) if at < len(self._seqs) else None
-
     def before_time(self, time: int) -> Entry:
         """The last entry older than this time: the first record that is not older lies at it or behind."""
         return self._entry(bisect_left(self._times, time) - 1)
-
-    def before_publish(self, number: int) -> Entry:
-        """The last entry with fewer publishes before it: publish `number` lies at it or behind."""
-        return self._entry(bisect_left(self._publishes, number) - 1)
 
     def before_byte(self, written: int) -> Entry:
         """The last entry with at most so many bytes before it."""

@@ -309,13 +309,11 @@ class CursorWorld:
         after = (seq for seq in seqs if stream.times[seq] >= time)
         if time > stream.times[log.low]:
             _expect(where.seq_at_time, (time,), next(after, end))
-        first = rng.choice(seqs)
-        last = rng.randint(first, end)
-        publishes = [seq for seq in range(first, end) if stream.rows[seq][1] == records.PUBLISH]
-        _expect(where.publishes_between, (first, last), sum(seq < last for seq in publishes))
-        number = rng.randint(1, len(publishes) + 1)
-        wanted = publishes[number - 1] + 1 if number <= len(publishes) else end
-        _expect(where.seq_after, (first, number), wanted)
+        entry = log.index.at(rng.choice(seqs))
+        if entry.seq >= log.low and log.end == log.durable:
+            publishes = sum(stream.rows[seq][1] == records.PUBLISH for seq in range(entry.seq, log.end + 1))
+            if log.published - entry.publishes != publishes:
+                raise Violation(f"{publishes} publishes from {entry.seq} on, and {entry} of {log.published}")
 
 
 def rows_of(batch: bytes) -> Iterator[tuple[int, Row, int]]:

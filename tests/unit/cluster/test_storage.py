@@ -22,6 +22,11 @@ from tests.support import version1
 LOG = "meta/log-0000000000000001"
 
 
+def snapshot(index: int, term: int) -> bytes:
+    """A whole snapshot."""
+    return b"".join(layout.snapshot_chunks(index, term, b"", [b"state"]))
+
+
 class Kit:
     """A storage with the log it should have."""
 
@@ -51,7 +56,7 @@ class Kit:
         self.storage.roll()
         self.settle()
         term = self.log[index - self.base.index - 1].term
-        data = layout.pack_snapshot(index, term, b"", [b"state"])
+        data = snapshot(index, term)
         self.storage.write_snapshot(data, index, term)
         self.settle()
         self.storage.drop_covered()
@@ -60,7 +65,7 @@ class Kit:
 
     def install(self, index: int, term: int) -> None:
         """Take a leader's snapshot that contradicts the log."""
-        data = layout.pack_snapshot(index, term, b"", [b"state"])
+        data = snapshot(index, term)
         wanted = self.storage.write_snapshot(data, index, term)
         while (token := self.disk.finish_next()) != wanted:
             assert token is not None
@@ -200,7 +205,7 @@ def test_a_leaders_snapshot_voids_a_log_that_contradicts_it_even_if_its_file_com
     kit.write(1, 1, 6)
     kit.settle()
     old = kit.disk.read(LOG)
-    data = layout.pack_snapshot(4, 3, b"", [b"state"])
+    data = snapshot(4, 3)
     kit.storage.write_snapshot(data, 4, 3)
     kit.settle()
     assert read_after_power_failure(kit).entries == []
@@ -235,7 +240,7 @@ def test_some_files_of_a_log_that_was_given_up_may_come_back_and_say_nothing() -
         kit.storage.roll()
         kit.settle()
     old = {name: kit.disk.read(name) for name in kit.disk.list("meta/log-")}
-    kit.storage.write_snapshot(layout.pack_snapshot(2, 3, b"", [b"state"]), 2, 3)
+    kit.storage.write_snapshot(snapshot(2, 3), 2, 3)
     kit.settle()
     kit.storage.restart_log(0, 2)
     assert kit.disk.list("meta/log-") == sorted(old), "nothing goes before it is void"

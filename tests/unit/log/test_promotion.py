@@ -73,7 +73,8 @@ def test_a_promotion_of_a_plain_queue_reads_nothing_up_front():
         node.copy.adopt(maker.publishes(node.copy.end + 1, 1, 4), node.now)
     node.run()
     core, answers = new_core(), []
-    node.copy.into_queue(core, lambda *_: pytest.fail("it was read"), answers.append)
+    node.copy.become_master()
+    node.copy.fill_queue(core, lambda *_: pytest.fail("it was read"), answers.append)
     assert answers == [None]
     assert core.ready == 240
     assert core.resident == 0

@@ -158,11 +158,6 @@ def snapshot_chunks(index: int, term: int, configuration: bytes, parts: Iterable
     yield _PART_HEADER.pack(0, crc32c(b""))
 
 
-def pack_snapshot(index: int, term: int, configuration: bytes, parts: Iterable[bytes]) -> bytes:
-    """Write a whole snapshot."""
-    return b"".join(snapshot_chunks(index, term, configuration, parts))
-
-
 def read_snapshot(file: str, data: bytes) -> SnapshotFile:
     """Read a snapshot. It is replaced as a whole, so anything that does not check is damage."""
     if len(data) < _SNAPSHOT_HEADER.size:
