@@ -60,8 +60,8 @@ class QueuePart(msgspec.Struct, frozen=True, array_like=True):
     """(seq, times) of messages that came back to a queue that counts."""
     refused: list[tuple[int, list[tuple[int, int]]]] = []
     """(row, spans) of forwarded publishes that are not there although the row covers them."""
-    promised: int = 0
-    """The highest epoch this node has promised to obey, if the queue is mirrored."""
+    unused: int = 0
+    """Means nothing any more, and keeps the place of what follows."""
     cuts: list[tuple[int, int, int]] = []
     """(serial, offset, seq) of truncations: what lies before that place and above that seq was given up."""
     begins: tuple[int, int] = (0, 0)

@@ -20,7 +20,7 @@ The same object stays with the log when its master comes and goes (`become_maste
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from mirrormq.base import limits
@@ -40,7 +40,6 @@ from mirrormq.log.recent import Recent, RecentPool
 
 if TYPE_CHECKING:
     from mirrormq.log.copybase import Copying
-    from mirrormq.log.journal import Journal
 
 _PAIR = struct.Struct("<QQ")
 
@@ -105,8 +104,6 @@ class CopyLog:
         self.tail: deque[Pending] = deque()
         """What the batches above the committed ones say, in order."""
         self.recent = Recent(pool)
-        self.promised = 0
-        """The highest epoch this node has promised to obey."""
         self.pins: list[Pin] = []
         self.copying: Copying | None = None
         """A full copy that is under way: until it is over nothing here counts."""
@@ -416,22 +413,6 @@ class CopyLog:
         log.raise_durable(log.flushed)
 
 
-def promise(journal: "Journal", promises: Mapping[CopyLog, int], now: Now) -> None:
-    """Remember, in one note for all of them, the epochs these copies will obey; durable with the next flush.
-
-    Nothing of a lower epoch may be taken from then on.
-    """
-    payload = b""
-    writer: DurableLog | None = None
-    for copy, epoch in promises.items():
-        if epoch > copy.promised:
-            copy.promised = epoch
-            writer = copy.log
-            payload += _PAIR.pack(writer.queue_id, epoch)
-    if writer is not None:
-        journal.add(writer, encode_note(records.PROMISE, 0, payload), flush=True, now=now)
-
-
 def encode_note(kind: int, flags: int, payload: bytes) -> bytes:
     """A batch of no queue: something this node notes for itself."""
     return records.encode_batch(0, 0, 0, 0, [(kind, flags, payload)])
@@ -443,7 +424,7 @@ def note_payload(queue_id: int, value: int) -> bytes:
 
 
 def decode_note(payload: bytes) -> list[tuple[int, int]]:
-    """(queue id, seq or epoch) that a note tells."""
+    """(queue id, seq) that a note tells."""
     return list(_PAIR.iter_unpack(payload))
 
 

@@ -118,7 +118,6 @@ def part_of(log: DurableLog) -> checkpoint.QueuePart:
             for mark in log.segments.marks.get(segment.number, ())
         ],
         since=log.since,
-        promised=copy.promised if copy is not None else 0,
         cuts=log.cuts,
         begins=log.begins,
         base=copy.hollow if copy is not None else 0,

@@ -46,7 +46,6 @@ class CopyReplay:
         self._begins: Where = (known.begins[0], known.begins[1]) if known is not None else (0, 0)
         self._cuts = sorted(cut for cut in known.cuts if cut[0] >= since) if known is not None else []
         log.cuts = list(self._cuts)
-        copy.promised = known.promised if known is not None else 0
         copy.hollow = known.base if known is not None and known.end else 0
         self._is_void = known is not None and known.base > known.end
         """What the journal holds lies behind a base that no checkpoint tells."""
@@ -90,9 +89,7 @@ class CopyReplay:
             return  # in a file that is kept for another queue, for one
         self._cut_before(where)
         copy = self.copy
-        if kind == records.PROMISE:
-            copy.promised = max(copy.promised, value)
-        elif kind == records.TRUNCATE and flags & RESET:
+        if kind == records.TRUNCATE and flags & RESET:
             self._begin_again(where)
             self._is_void = value > 0
         elif self._is_void:
@@ -150,12 +147,10 @@ class CopyReplay:
     def _begin_again(self, where: Where) -> None:
         """A full copy began here and did not end: nothing is left of the log."""
         copy, log = self.copy, self.copy.log
-        promised = copy.promised
         log.wipe()
         copy.committed.clear()
         copy.tail.clear()
         self.__init__(copy, None, where[0])  # type: ignore[misc]
-        copy.promised = promised
         self._begins = log.begins = where
 
 

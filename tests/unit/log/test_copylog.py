@@ -151,15 +151,16 @@ def test_a_flush_that_was_under_way_does_not_cover_what_took_the_place_of_its_re
     assert node.copy.durable == 10
 
 
-def test_promised_epochs_of_many_copies_are_one_note_and_survive():
-    node = CopyNode(mirrored=(7, 8, 9))
-    before = node.journal.added_bytes
-    copylog.promise(node.journal, dict.fromkeys(node.copies.values(), 5), node.now)
-    assert node.journal.added_bytes - before < 200
-    copylog.promise(node.journal, {node.copies[8]: 4, node.copies[9]: 6}, node.now)
+def test_promised_epochs_of_older_files_are_passed_over():
+    node = CopyNode()
+    adopt_some(node, Maker(6), 10)
+    note = copylog.encode_note(records.PROMISE, 0, copylog.note_payload(QUEUE, 5))
+    node.journal.add(node.log, note, flush=True, now=node.now)
+    adopt_some(node, Maker(6), 10)
     node.run()
-    again = CopyNode(node.disk.crash(lambda n: 0), mirrored=(7, 8, 9))
-    assert {key: copy.promised for key, copy in again.copies.items()} == {7: 5, 8: 5, 9: 6}
+    again = CopyNode(node.disk.crash(lambda n: 0))
+    assert again.damage == {QUEUE: None}
+    assert (again.copy.end, again.read_all(1)) == (node.copy.end, node.read_all(1))
 
 
 def test_the_noted_mark_tells_a_restart_what_is_committed():
