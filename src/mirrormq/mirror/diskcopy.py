@@ -67,10 +67,6 @@ class DiskSnapshot:
 
         self._source.read(after, most, taken, read=self._read)
 
-    def kept(self, upto: int) -> bytes:  # noqa: ARG002
-        """The base says what is dead, so a copy that goes on knows what it keeps."""
-        return b""
-
     def close(self) -> None:
         """Hold nothing any more."""
         self._source.release()
@@ -278,7 +274,7 @@ class DiskCopy:
         """Pin what is committed."""
         return DiskSnapshot(self.copy, self._read)
 
-    def load_base(self, base: Data, position: int, kept: Data, now: Now) -> None:  # noqa: ARG002
+    def load_base(self, base: Data, position: int, now: Now) -> None:
         """Begin a full copy, or go on with one at its position with a newer state."""
         copying = self.copy.copying
         if position and (copying is None or copying.position != position):

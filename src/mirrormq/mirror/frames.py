@@ -102,7 +102,7 @@ class Base(Struct, frozen=True, array_like=True, tag=2):
     position: _Number
     base_size: _Number
     size: _Number
-    """Bytes of the base and, behind it, of the ranges that are kept up to `position`."""
+    """The same: nothing stands behind the base."""
 
 
 class Part(Struct, frozen=True, array_like=True, tag=3):

@@ -222,9 +222,8 @@ class Member:
         self.is_copying = True
         # Left as it was it would hide the new log from the source, who would send copies for ever.
         self.window = 0
-        data = memoryview(data)
         try:
-            self.copy.log.load_base(data[: flow.base_size], flow.position, data[flow.base_size :], now)
+            self.copy.log.load_base(data[: flow.base_size], flow.position, now)
         except NotFollowing:
             self._start_over(now)
 

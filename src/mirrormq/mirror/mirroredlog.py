@@ -123,22 +123,12 @@ class MirroredLog:
         return self.copy.master is not None and not self.copy.master.is_frozen
 
     @property
-    def is_master(self) -> bool:
-        """The same, in the words of the protocol."""
-        return self.is_open
-
-    @property
     def takes_publishes(self) -> bool:
         """Whether publishes are taken now; otherwise they wait."""
         master = self.copy.master
         if not self.is_open or master is None or master.is_held:
             return False
         return not self.copy.mirrors.is_aside(self.copy)
-
-    @property
-    def may_publish(self) -> bool:
-        """The same."""
-        return self.takes_publishes
 
     @property
     def is_behind(self) -> bool:

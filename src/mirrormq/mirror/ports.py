@@ -27,7 +27,7 @@ class Snapshot(Protocol):
 
     @property
     def base(self) -> bytes:
-        """Everything of the state but the records."""
+        """Everything of the state but the records, and which of those are dead."""
         ...
 
     @property
@@ -44,10 +44,6 @@ class Snapshot(Protocol):
         """Call `done` with live records behind `after`, `most` so many bytes and records, as the log of the
         other copy takes them, and how far they reach.
         """
-        ...
-
-    def kept(self, upto: int) -> bytes:
-        """Which seqs up to here are live or held by a cursor: (first u64, last u64)…"""
         ...
 
     def close(self) -> None:
@@ -161,8 +157,8 @@ class CopyLog(Protocol):
         """Pin the folded state."""
         ...
 
-    def load_base(self, base: Data, position: int, kept: Data, now: Now) -> None:
-        """Become a sparse copy as of K0, keeping of what is here only what `kept` names up to `position`.
+    def load_base(self, base: Data, position: int, now: Now) -> None:
+        """Become a sparse copy as of K0, keeping only what is here up to `position` and not dead there.
         `copied` is `position` then, and `end` is K0. Raises NotFollowing if the copy here does not stand
         at `position`.
         """

@@ -363,12 +363,11 @@ class Stream:
         snapshot = self.copy.log.snapshot()
         hello = self.hello
         base = snapshot.base
-        kept = snapshot.kept(position) if position else b""
         self.base = snapshot.position
         self.state = COPYING
         self.position = position = min(position, self.base)
-        flow = Base(hello.queue, hello.epoch, hello.nonce, position, len(base), len(base) + len(kept))
-        self.link.flow(self, flow, [base, kept])
+        flow = Base(hello.queue, hello.epoch, hello.nonce, position, len(base), len(base))
+        self.link.flow(self, flow, [base])
         if self.copy.options.is_manual and not master.is_sync_wanted:
             snapshot.close()
             self._begin(self.base)

@@ -33,7 +33,6 @@ from mirrormq.sim.mirrorstream import (
 if TYPE_CHECKING:
     from mirrormq.sim.mirrornode import MirrorNode
 
-_PAIR = struct.Struct("<QQ")
 _U64 = struct.Struct("<Q")
 
 
@@ -47,7 +46,14 @@ class CopySnapshot:
         epochs = [one for one in log.epochs() if one[1] <= self.position]
         state = self._state
         self.base = msgspec.msgpack.encode(
-            (self.position, epochs, list(state.rows.items()), state.horizon, sorted(state.dropped))
+            (
+                self.position,
+                epochs,
+                list(state.rows.items()),
+                state.horizon,
+                sorted(state.dropped),
+                sorted(state.live),
+            )
         )
         self.is_lost = self.is_aged = False
         self.is_closed = False
@@ -68,10 +74,6 @@ class CopySnapshot:
             batches.append(batch)
             size += len(batch)
         self._log.defer(lambda: done(batches, reach))
-
-    def kept(self, upto: int) -> bytes:
-        """Live seqs up to here, as ranges of one."""
-        return b"".join(_PAIR.pack(seq, seq) for seq in sorted(self._state.live) if seq <= upto)
 
     def close(self) -> None:
         """Hold nothing any more."""
@@ -261,9 +263,9 @@ class MemoryCopyLog:
         """Pin the folded state."""
         return self.snapshot_class(self)
 
-    def load_base(self, base: Data, position: int, kept: Data, now: Now) -> None:  # noqa: ARG002
+    def load_base(self, base: Data, position: int, now: Now) -> None:  # noqa: ARG002
         """Become a sparse copy."""
-        self._do(("base", bytes(base), position, bytes(kept)))
+        self._do(("base", bytes(base), position))
         self._cap(0)
         if not self.base:
             self._finished_ops = len(self._ops)
@@ -277,8 +279,8 @@ class MemoryCopyLog:
 
     def reset(self, now: Now) -> None:  # noqa: ARG002
         """Give up everything."""
-        base = msgspec.msgpack.encode((0, [], [], 0, []))
-        self._do(("base", base, 0, b""))
+        base = msgspec.msgpack.encode((0, [], [], 0, [], []))
+        self._do(("base", base, 0))
         self._cap(0)
 
     # --- the disk ---
@@ -335,19 +337,18 @@ class MemoryCopyLog:
                 self.batches = [batch for batch in self.batches if batch.last <= seq]
                 self._epochs = [one for one in self._epochs if one[1] <= seq]
                 self.end = seq
-            case ("base", bytes(base), int(position), bytes(kept)):
-                self._apply_base(base, position, kept)
+            case ("base", bytes(base), int(position)):
+                self._apply_base(base, position)
             case ("live", bytes(data), int(position)):
                 self._apply_live(data, position)
 
-    def _apply_base(self, base: bytes, position: int, kept: bytes) -> None:
-        end, epochs, rows, horizon, dropped = msgspec.msgpack.decode(base)
+    def _apply_base(self, base: bytes, position: int) -> None:
+        end, epochs, rows, horizon, dropped, alive = msgspec.msgpack.decode(base)
         old = self.floor.live
         state = State()
-        for first, last in _PAIR.iter_unpack(kept):
-            for seq in range(first, min(last, position) + 1):
-                if seq in old:
-                    state.insert(seq, old[seq])
+        for seq in alive:
+            if seq <= position and seq in old:
+                state.insert(seq, old[seq])
         state.rows = dict(rows)
         state.horizon = horizon
         state.dropped = {(pid, pseq) for pid, pseq in dropped}

@@ -210,11 +210,11 @@ class SimDiskCopy(DiskCopy):
         self.batches = [batch for batch in self.batches if batch.last <= seq]
         self.recovered = min(self.recovered, seq)
 
-    def load_base(self, base: Data, position: int, kept: Data, now: Now) -> None:
+    def load_base(self, base: Data, position: int, now: Now) -> None:
         """A full copy begins, or goes on."""
         if not position:
             self._forget()
-        super().load_base(base, position, kept, now)
+        super().load_base(base, position, now)
 
     def adopt_live(self, batches: Data, position: int, now: Now) -> None:
         """Records of a full copy."""

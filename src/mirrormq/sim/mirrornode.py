@@ -73,7 +73,7 @@ class SimQueue:
         last = self.state.rows.get(pid, 0)
         if pseq <= last:
             self._again(home, key)
-        elif pseq == last + 1 and self.log.may_publish:
+        elif pseq == last + 1 and self.log.takes_publishes:
             self.log.touch(self.node.now)
             flags = (PERSISTENT if persistent else 0) | (RESENT if is_resent else 0)
             seq = self.raw.write(publish(key, flags, b"x" * (pseq % 7)))
@@ -84,7 +84,7 @@ class SimQueue:
 
     def abandoned(self, pid: int, first: int, last: int) -> None:
         """A home node does not have these publishes any more."""
-        if self.is_filled and self.state.rows.get(pid, 0) == first - 1 and self.log.may_publish:
+        if self.is_filled and self.state.rows.get(pid, 0) == first - 1 and self.log.takes_publishes:
             self.log.touch(self.node.now)
             self.raw.write(note(pid, last))
             self._applied()
@@ -114,7 +114,7 @@ class SimQueue:
 
     def ack(self, seq: int, key: Key) -> None:
         """A consumer is done with a message."""
-        if self.unacked.get(seq) == key and self.log.is_master:
+        if self.unacked.get(seq) == key and self.log.is_open:
             del self.unacked[seq]
             self.log.touch(self.node.now)
             self.raw.write(removal([seq]))
@@ -150,7 +150,7 @@ class SimQueue:
         ready = list(islice((seq for seq in self.state.live if seq not in self.unacked), 2 * PREFETCH))
         if not ready or not self.world.clients.are_at(self.node.name):
             return
-        if not self.log.is_master or not self.node.has_lease:
+        if not self.log.is_open or not self.node.has_lease:
             return
         if ready[0] > self.log.deliverable and len(self.unacked) < PREFETCH:
             self.log.touch(self.node.now)

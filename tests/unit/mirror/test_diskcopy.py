@@ -65,7 +65,7 @@ def send(node: CopyNode, snapshot, to: DiskCopy, now, *, parts: int = 1 << 30, c
 
 def begin(log: DiskCopy, to: DiskCopy, now, position: int = 0):
     snapshot = log.snapshot()
-    to.load_base(snapshot.base, position, snapshot.kept(position), now)
+    to.load_base(snapshot.base, position, now)
     return snapshot
 
 
