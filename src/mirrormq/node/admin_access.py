@@ -120,7 +120,8 @@ def _given_hash(request: requests.AddUser) -> tuple[str, str]:
     try:
         raw = base64.b64decode(given, validate=True)
     except ValueError:
-        raise Refusal("bad_request", f"not_base64: {given}") from None
+        # Without the value: most likely it is a password in the wrong field, and reasons are logged.
+        raise Refusal("bad_request", "password_hash is not valid base64") from None
     if algorithm != passwords.ARGON2ID:
         return given, algorithm
     if not raw.isascii() or not raw.startswith(b"$argon2id$"):

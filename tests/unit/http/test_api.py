@@ -526,6 +526,6 @@ async def test_only_administrators_command_the_process(kit: AdminKit) -> None:
 
 async def test_what_is_no_ascii_where_base64_is_wanted_is_refused(api: Api) -> None:
     status, found = await api.put("users/u", {"tags": "", "password_hash": "ä"})
-    assert (status, found["reason"]) == (400, "not_base64: ä")
+    assert (status, found["reason"]) == (400, "password_hash is not valid base64")
     headers = {"Authorization": "Basic ä"}
     assert (await api.call("GET", "whoami", user=None, headers=headers))[0] == 401

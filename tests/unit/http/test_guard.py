@@ -201,13 +201,18 @@ async def test_no_password_is_ever_returned_or_logged(api: Api, kit: AdminKit) -
     await api.put("users/ann", body)
     await api.put("users/ann", {**body, "unknown": secret})
     await api.put("users/ann", {**body, "password": [secret]})
+    unhashed = {"tags": "", "password_hash": secret}
+    answers = [await api.put(f"users/{name}", unhashed) for name in ("ann", "new")]
     await api.ctl("add_user", name="bob", password=secret)
     await api.ctl("change_password", name="bob", password=secret)
     await api.ctl("change_password", name="nobody", password=secret)
     await api.call("POST", "definitions", {"users": [{"name": "c", "password": secret, "tags": 5}]})
+    wrong = {"users": [{"name": "c", "password_hash": secret, "tags": ""}]}
+    answers.append(await api.call("POST", "definitions", wrong))
+    assert [status for status, _ in answers] == [400] * 3
     shown = [await api.get(path) for path in ("users", "users/ann", "definitions", "whoami")]
     _, listed = await api.ctl("list_users")
-    assert secret not in repr(shown) + repr(listed)
+    assert secret not in repr(shown) + repr(listed) + repr(answers)
     assert KEY not in repr([(note.text, note.fields) for note in kit.notes])
     assert secret not in repr([(note.text, note.fields) for note in kit.notes])
     assert kit.ask(ask.AuthenticateUser(name="ann", password=secret)) == {}
