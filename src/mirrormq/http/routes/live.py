@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mirrormq.broker.connection import Connection
 
 DEFAULT_REASON = "Closed via management plugin"
+FOREIGN = "User not authorised to access object"
 
 
 @described(answer=shapes.Connection, is_list=True)
@@ -42,6 +43,7 @@ async def get_connection(call: Call) -> web.Response:
 async def delete_connection(call: Call) -> web.Response:
     """DELETE connections/name: close it, with the reason of X-Reason."""
     found = await _connection(call)
+    _need_closer(call, found.user)
     reason = call.request.headers.get("X-Reason", DEFAULT_REASON)
     pid = str(_connection_row(call, found, is_internal=True)["pid"])
     await call.ask(requests.CloseConnection(actor=call.who.name, connection=pid, reason=reason))
@@ -62,8 +64,7 @@ async def list_user_connections(call: Call) -> web.StreamResponse:
 async def delete_user_connections(call: Call) -> web.Response:
     """DELETE connections/username/name: close all of them, with the reason of X-Reason."""
     name = call.part("user")
-    if not call.who.is_monitor and call.who.name != name:
-        raise not_authorised("User not authorised to access object")
+    _need_closer(call, name)
     if name in call.state.users:
         reason = call.request.headers.get("X-Reason", DEFAULT_REASON)
         await call.ask(requests.CloseConnections(actor=call.who.name, user=name, reason=reason))
@@ -117,14 +118,13 @@ async def get_channel(call: Call) -> web.Response:
 
 @described(answer=shapes.Consumer, is_list=True)
 async def list_consumers(call: Call) -> web.StreamResponse:
-    """GET consumers, and of one vhost; those of vhosts the user may not see are left out."""
+    """GET consumers, and of one vhost: all for those who watch the node, their own for others."""
     wanted = call.request.match_info.get("vhost")
     if wanted is not None and wanted not in call.state.vhosts:
         raise not_found()
-    vhosts = {name for name in call.visible_vhosts() if wanted in (None, name)}
     replies = await inquire(call, "consumers", vhost=wanted)
-    found = merged(call, report.consumers(call.node), replies)
-    rows = await answers.kept(found, lambda row: row["queue"]["vhost"] in vhosts)
+    found = merged(call, report.consumers(call.node, wanted), replies)
+    rows = await answers.kept(found, lambda row: _is_own(call, row["channel_details"]["user"]))
     return await call.listing(rows, _consumer_row, name=lambda row: str(row["consumer_tag"]))
 
 
@@ -151,17 +151,28 @@ async def _connection(call: Call) -> Connection | Far:
     raise not_found()
 
 
+def _is_own(call: Call, user: str | None) -> bool:
+    """Does somebody see what belongs to a user? Watchers see all, others their own."""
+    return call.who.is_monitor or user == call.who.name
+
+
 def _need_own(call: Call, found: Connection | Far) -> None:
-    if not call.who.is_monitor and found.user != call.who.name:
-        raise not_authorised("User not authorised to access object")
+    if not _is_own(call, found.user):
+        raise not_authorised(FOREIGN)
+
+
+def _need_closer(call: Call, user: str | None) -> None:
+    """Who only watches closes nothing of others."""
+    if not call.who.is_administrator and user != call.who.name:
+        raise not_authorised(FOREIGN)
 
 
 def _may_see(call: Call, found: Connection | Far) -> bool:
-    """Watchers see all connections, others their own; a path with a vhost shows only that one's."""
+    """Is a connection in a list? A path with a vhost shows only that one's."""
     wanted = call.request.match_info.get("vhost")
     if wanted is not None and wanted != _vhost_of(found):
         return False
-    return call.who.is_monitor or found.user == call.who.name
+    return _is_own(call, found.user)
 
 
 def _vhost_of(found: Connection | Far) -> str | None:
