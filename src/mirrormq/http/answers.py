@@ -262,6 +262,19 @@ def decoded(data: bytes, reason: str) -> Any:
         raise bad_request(reason) from None
 
 
+def whole_number(given: object) -> int | None:
+    """A number of a request, given as one or written in ASCII digits; None if it is none.
+
+    `isdigit` takes digits that `int` does not, and `int` itself fails with very many of them: longer than
+    `limits.digits_max` is no number somebody means.
+    """
+    if isinstance(given, str):
+        digits = given.removeprefix("-")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= limits.digits_max
+        return int(given) if is_number else None
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
+
+
 def encoded(value: Any) -> bytes:
     """A value as JSON. Names may hold octets that are no text; a client must not break lists by them."""
     try:

@@ -85,19 +85,20 @@ class Call:
 
     def number(self, name: str, default: int, most: int) -> int:
         """A query parameter that is a number from 1 to `most`, or 400."""
-        text = self.request.query.get(name, str(default))
-        if not _is_number(text) or not 1 <= int(text) <= most:
+        found = answers.whole_number(self.request.query.get(name, default))
+        if found is None or not 1 <= found <= most:
             raise bad_request(f"{name} must be a whole number from 1 to {most}")
-        return int(text)
+        return found
 
     def optional_number(self, name: str) -> int | None:
         """A query parameter that is a number if it is there."""
         text = self.request.query.get(name)
         if text is None:
             return None
-        if not _is_number(text):
+        found = answers.whole_number(text)
+        if found is None or found < 0:
             raise bad_request(f"{name} must be a whole number")
-        return int(text)
+        return found
 
     # --- who may ---
 
@@ -293,10 +294,10 @@ class Call:
         }
 
     def _number(self, name: str, default: int, most: int) -> int:
-        text = self.request.query.get(name, str(default))
-        if not _is_number(text) or not 1 <= int(text) <= most:
+        found = answers.whole_number(self.request.query.get(name, default))
+        if found is None or not 1 <= found <= most:
             raise bad_request("Pagination parameters are invalid")
-        return int(text)
+        return found
 
     def _columns(self) -> Callable[[Row], Row]:
         wanted = self.request.query.get("columns")
@@ -314,11 +315,6 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
-
-
-def _is_number(text: str) -> bool:
-    """Decimal digits, and few enough of them: anything longer is no number somebody means."""
-    return text.isascii() and text.isdigit() and len(text) <= limits.digits_max
 
 
 def _copy(source: Row, target: Row, path: list[str]) -> None:

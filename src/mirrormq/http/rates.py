@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirrormq.base import limits
-from mirrormq.http.answers import Row, bad_request
+from mirrormq.http.answers import Row, bad_request, whole_number
 from mirrormq.http.api import Call
 from mirrormq.http.far import inquire
 from mirrormq.node import report_rates
@@ -39,9 +39,9 @@ def _span(call: Call, name: str) -> Span | None:
     texts = [query.get(f"{name}_{part}") for part in ("age", "incr")]
     if None in texts:
         return None
-    if not all(text.isdigit() for text in texts if text is not None):
+    age, increment = map(whole_number, texts)
+    if age is None or increment is None or min(age, increment) < 0:
         raise bad_request(f"{name}_age and {name}_incr must be whole numbers of seconds")
-    age, increment = (int(text) for text in texts if text is not None)
     if not report_rates.is_possible(age, increment):
         raise bad_request(
             f"{name}_age must be {name}_incr or more, and fewer than {limits.rates_samples_max} times as much"

@@ -66,3 +66,10 @@ def test_refusals_of_the_node_become_rabbitmqs_status_codes() -> None:
     for kind, (status, reason) in table.items():
         fault = answers.of_problem(Problem(kind, "text"))
         assert (fault.status, fault.reason) == (status, reason), kind
+
+
+def test_a_number_is_written_in_few_ascii_digits() -> None:
+    for text, number in (("0", 0), ("12", 12), ("-3", -3), ("007", 7), (5, 5), ("9" * 18, 10**18 - 1)):
+        assert answers.whole_number(text) == number, text
+    for text in ("", "-", "--5", "+1", "²", "٣", "1_0", " 1", "1.0", 1.0, True, None, [1], "9" * 19):
+        assert answers.whole_number(text) is None, text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -240,6 +241,25 @@ async def test_numbers_too_large_to_keep_are_refused(api: Api) -> None:
     status, body = await api.put("queues/%2F/q", '{"arguments": {"x": 100000000000000000000000}}')
     assert (status, body["error"]) == (400, "bad_request")
     assert await api.call("GET", "queues/%2F/q") == NOT_FOUND
+
+
+@pytest.mark.parametrize("text", ["²", "٣", "+1", "1_0", "--5", "1.0", "9" * 5_000, ""])
+async def test_what_is_no_number_somebody_means_is_refused_wherever_one_is_wanted(
+    api: Api, kit: AdminKit, text: str
+) -> None:
+    kit.ask(ask.DeclareQueue(vhost="/", name="q"))
+    given = quote(text, safe="")
+    paths = [f"queues?page=1&page_size={given}", f"overview?lengths_age={given}&lengths_incr=5"]
+    if text:  # an empty part makes another path
+        paths.append(f"health/checks/port-listener/{given}")
+        paths.append(f"health/checks/certificate-expiration/{given}/days")
+    for path in paths:
+        status, found = await api.call("GET", path)
+        assert (status, found["error"]) == (400, "bad_request"), path[:80]
+    for field in ("count", "truncate"):
+        body = {"count": 1, "encoding": "auto", "ackmode": "ack_requeue_true", field: text}
+        status, found = await api.call("POST", "queues/%2F/q/get", body)
+        assert (status, found["error"]) == (400, "bad_request"), field
 
 
 async def test_an_unknown_verb_lists_those_that_work(api: Api) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from mirrormq.base import limits
-from mirrormq.http.routes.diagnostics import _tail, without_secret
+from mirrormq.http.api import Call
+from mirrormq.http.auth import KEY_HOLDER
+from mirrormq.http.routes.diagnostics import _tail, commands, without_secret
+from mirrormq.http.routes.nodes import About
 from mirrormq.node.steps import Refusal
+from tests.support.adminkit import AdminKit, KitProcess
 
 
 @pytest.mark.parametrize(
@@ -51,3 +56,16 @@ def test_of_a_very_long_log_only_the_end_is_read(tmp_path: Path) -> None:
 def test_a_log_that_is_not_there_is_a_refusal(tmp_path: Path) -> None:
     with pytest.raises(Refusal):
         _tail(tmp_path / "never", 1, None)
+
+
+@pytest.mark.parametrize("given", [{"lines": "x"}, {"offset": [1]}, {"lines": -1}, {"offset": -5}])
+async def test_lines_of_a_log_are_counted_in_numbers(tmp_path: Path, given: dict[str, object]) -> None:
+    file = tmp_path / "log"
+    file.write_bytes(b"one\ntwo\n")
+    log_tail = commands(About(lambda: {"log_files": [str(file)]}))["log_tail"]
+    process = KitProcess(AdminKit())
+    process.state = "stopped"
+    call = Call(make_mocked_request("POST", "/api/ctl/log_tail"), process, KEY_HOLDER)
+    assert (await log_tail(call, {"lines": 1}))["lines"] == ["two"]
+    with pytest.raises(Refusal):
+        await log_tail(call, given)

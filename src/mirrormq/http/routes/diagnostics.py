@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from mirrormq.base import limits
-from mirrormq.http.answers import Row
+from mirrormq.http.answers import Row, whole_number
 from mirrormq.http.api import Call
 from mirrormq.http.routes.nodes import About
 from mirrormq.kernel.store import Worklist
@@ -51,9 +51,8 @@ def commands(about: About) -> dict[str, Command]:
         files = [name for name in about.status(call.process)["log_files"] if name != CONSOLE]
         if not files:
             raise Refusal("unsupported", NO_FILE)
-        offset = given.get("offset")
-        lines = int(given.get("lines", 50))
-        return await asyncio.to_thread(_tail, Path(files[0]), lines, None if offset is None else int(offset))
+        offset = None if given.get("offset") is None else _count(given, "offset", 0)
+        return await asyncio.to_thread(_tail, Path(files[0]), _count(given, "lines", 50), offset)
 
     async def certificates(_call: Call, _given: Row) -> list[Row]:
         settings = about.settings()
@@ -70,6 +69,13 @@ def commands(about: About) -> dict[str, Command]:
         "tls": _tls,
         "resolve_hostname": _resolve,
     }
+
+
+def _count(given: Row, name: str, default: int) -> int:
+    found = whole_number(given.get(name, default))
+    if found is None or found < 0:
+        raise Refusal("bad_request", f"{name} must be a whole number")
+    return found
 
 
 async def _command_line(_call: Call, _given: Row) -> list[str]:

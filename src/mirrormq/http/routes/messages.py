@@ -168,11 +168,10 @@ def _truncate(body: Row) -> int | None:
 
 
 def _integer(value: Any) -> int:
-    if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < limits.digits_max:
-        return int(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise bad_request(["not_integer", value])
+    found = answers.whole_number(value.strip() if isinstance(value, str) else value)
+    if found is None:
+        raise bad_request(["not_integer", value])
+    return found
 
 
 ROUTES = (

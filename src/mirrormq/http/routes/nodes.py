@@ -213,11 +213,10 @@ class About:
     @described(answer=shapes.Health, statuses=(200, 503))
     async def check_port(self, call: Call) -> web.Response:
         """GET health/checks/port-listener/port."""
-        text = call.part("port")
-        if not text.isdigit():
+        port = answers.whole_number(call.part("port"))
+        if port is None or port < 0:
             raise bad_request("Invalid port")
         ports = [entry["port"] for entry in self.listeners(call.node.node_name)]
-        port = int(text)
         if port in ports:
             return answers.response({"status": "ok", "port": port})
         return _checked(False, "No active listener", missing=port, ports=ports)

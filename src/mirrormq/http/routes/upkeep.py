@@ -78,10 +78,10 @@ class Upkeep:
         days = UNITS.get(call.part("unit"))
         if days is None:
             raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
-        text = call.part("within")
-        if not text.removeprefix("-").isdigit() or len(text) > _DIGITS:
+        within = answers.whole_number(call.part("within"))
+        if within is None:
             raise bad_request("Invalid expiration value.")
-        until = call.node.now.wall // 1_000_000 + int(text) * days * DAY_SECONDS
+        until = call.node.now.wall // 1_000_000 + within * days * DAY_SECONDS
         expiring = [
             {"node": call.node.node_name, **row}
             for row in self._about.certificates()
@@ -178,9 +178,6 @@ class Upkeep:
         if far:
             await inquire(call, "attempts", name="forget", nodes=far)
         return answers.no_content()
-
-
-_DIGITS = 6
 
 
 def _node(call: Call) -> str:
