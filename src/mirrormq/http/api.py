@@ -168,7 +168,7 @@ class Call:
         body = await self.body()
         missing = [name for name in names if name not in body]
         if missing:
-            raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+            raise missing_keys(missing)
         return [body[name] for name in names]
 
     async def need_texts(self, *names: str) -> list[str]:
@@ -190,12 +190,7 @@ class Call:
 
     async def arguments(self) -> Row:
         """The declare arguments."""
-        found = (await self.body()).get("arguments", {})
-        if found == []:  # an empty table, as Erlang and some clients write it
-            return {}
-        if not isinstance(found, dict):
-            raise bad_request("arguments must be an object")
-        return found
+        return object_of((await self.body()).get("arguments", {}), "arguments")
 
     # --- acting and answering ---
 
@@ -315,6 +310,28 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+
+
+def object_of(value: object, name: str) -> Row:
+    """A value that must be an object; 400 says what it is if it is none."""
+    if value == []:  # an empty table, as Erlang and some clients write it
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request(f"{name} must be an object")
+    return value
+
+
+def text_of(body: Row, name: str) -> str | None:
+    """A key that is a text if it is there."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise bad_request(f"{name} must be a text")
+    return value
+
+
+def missing_keys(names: Iterable[str]) -> Fault:
+    """400 for keys that must be there, in RabbitMQ's words."""
+    return bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in names) + "]")
 
 
 def _copy(source: Row, target: Row, path: list[str]) -> None:

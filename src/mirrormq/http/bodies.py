@@ -37,8 +37,8 @@ class ClusterName(Body):
 class VHost(Body):
     """A virtual host."""
 
-    description: str | UnsetType = UNSET
-    tags: Tags | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
+    tags: Tags | UnsetType | None = UNSET
     default_queue_type: str | UnsetType | None = UNSET
     mirror_of: str | UnsetType | None = UNSET
     tracing: Flag | UnsetType = UNSET
@@ -46,13 +46,19 @@ class VHost(Body):
 
 
 class User(Body):
-    """A user: with a password, a hash made elsewhere, or neither (no log-in by password)."""
+    """A user: with a password, a hash made elsewhere, or neither (no log-in by password).
 
-    tags: Tags
+    `limits` are added to those of an existing user. `permissions`, patterns by virtual host, are for a new
+    user only. `administrator` says what `tags` say if these are not there.
+    """
+
+    tags: Tags | UnsetType = UNSET
+    administrator: Flag | UnsetType = UNSET
     password: str | UnsetType = UNSET
     password_hash: str | UnsetType = UNSET
     hashing_algorithm: str | UnsetType = UNSET
-    limits: Table | list[Any] | UnsetType = UNSET
+    limits: Table | list[Any] | UnsetType | None = UNSET
+    permissions: dict[str, Table] | list[Any] | UnsetType | None = UNSET
 
 
 class Users(Body):

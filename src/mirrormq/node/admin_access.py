@@ -40,6 +40,11 @@ def add_user(host: Host, request: requests.AddUser) -> Steps:
         raise Refusal("user_exists", f'User "{request.name}" already exists')
     if request.password is not None and request.password_hash is not None:
         raise Refusal("bad_request", "both_password_and_password_hash_are_provided")
+    checked = _checked_limits(request.limits, USER_LIMITS, "user-limits", "{}")
+    rights = [records.Permission(request.name, *found) for found in request.permissions]
+    for found in rights:
+        need_vhost(host.state, found.vhost)
+        _need_patterns(found.configure, found.write, found.read)
     if request.password_hash is not None:
         hashed, algorithm = _given_hash(request)
     elif request.password:
@@ -47,7 +52,13 @@ def add_user(host: Host, request: requests.AddUser) -> Steps:
     else:
         hashed, algorithm = "", ""
     user = records.User(request.name, hashed, algorithm, tags=request.tags)
-    outcome = yield Propose(commands.PutUser(user, only_new=not request.replace))
+    wanted: list[commands.Command] = [commands.PutUser(user, only_new=not request.replace)]
+    if checked:
+        wanted.append(commands.SetUserLimits(request.name, checked))
+    # Looked at again: the user may have been made while the hash was computed.
+    if request.name not in host.state.users:
+        wanted += map(commands.SetPermission, rights)
+    outcome = yield Propose(wanted[0] if len(wanted) == 1 else commands.Transaction((), tuple(wanted)))
     if outcome.error == "exists":
         raise Refusal("user_exists", f'User "{request.name}" already exists')
     expect(outcome)

@@ -55,7 +55,8 @@ class AddUser(Request, frozen=True, kw_only=True, tag="add_user"):
     """Create a user; with `replace` also give an existing one a new password and tags.
 
     `password_hash` takes a hash made elsewhere instead of a password; neither means that no password opens
-    the account.
+    the account. `limits` are added to those an existing user has; `permissions` ((vhost, configure, write,
+    read) each) are for a new one only.
     """
 
     name: str
@@ -64,6 +65,8 @@ class AddUser(Request, frozen=True, kw_only=True, tag="add_user"):
     hashing_algorithm: str | None = None
     tags: tuple[str, ...] = ()
     replace: bool = False
+    limits: dict[str, Any] = {}
+    permissions: tuple[tuple[str, str, str, str], ...] = ()
 
 
 class DeleteUser(Request, frozen=True, kw_only=True, tag="delete_user"):

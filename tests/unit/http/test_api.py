@@ -154,52 +154,6 @@ async def test_users_see_only_their_own_connections(api: Api, kit: AdminKit) -> 
     assert status == 401
 
 
-async def test_consumers_are_shown_to_their_users_and_to_those_who_watch(api: Api, kit: AdminKit) -> None:
-    kit.ask(ask.AddVHost(name="v"))
-    kit.ask(ask.SetPermissions(vhost="v", user="guest", configure=".*", write=".*", read=".*"))
-    for tag in ("management", "policymaker"):
-        add_user(kit, tag, tag, "/")
-        mine = kit.client(tag, tag)
-        mine.declare(f"of-{tag}")
-        mine.consume(f"of-{tag}", f"c-{tag}")
-    add_user(kit, "monitoring", "monitoring")  # without a permission anywhere
-    for vhost in ("/", "v"):
-        other = kit.client(vhost=vhost)
-        other.declare("q")
-        other.consume("q", f"c-guest-{vhost}")
-    everything = {"c-management", "c-policymaker", "c-guest-/", "c-guest-v"}
-    for user, wanted in (
-        ("management", {"c-management"}),
-        ("policymaker", {"c-policymaker"}),
-        ("monitoring", everything),
-        ("guest", everything),
-    ):
-        rows = await api.get("consumers", user=user)
-        assert {row["consumer_tag"] for row in rows} == wanted, user
-        for vhost, path in (("/", "consumers/%2F"), ("v", "consumers/v")):
-            rows = await api.get(path, user=user)
-            here = {row["consumer_tag"] for row in rows}
-            assert here == wanted & ({"c-guest-v"} if vhost == "v" else everything - {"c-guest-v"}), user
-            assert {row["queue"]["vhost"] for row in rows} <= {vhost}
-
-
-async def test_only_administrators_close_connections_of_others(api: Api, kit: AdminKit) -> None:
-    for tag in ("management", "policymaker", "monitoring"):
-        add_user(kit, tag, tag, "/")
-        kit.client(tag, tag)
-    client = kit.client()
-    rows = await api.get("connections")
-    names = {row["user"]: row["name"].replace(" ", "%20").replace(">", "%3E") for row in rows}
-    for tag in ("management", "policymaker", "monitoring"):
-        for path in (f"connections/{names['guest']}", "connections/username/guest"):
-            status, body = await api.call("DELETE", path, user=tag)
-            assert (status, body["reason"]) == (401, FOREIGN_OBJECT), (tag, path)
-        assert (await api.call("DELETE", f"connections/{names[tag]}", user=tag))[0] == 204, tag
-    assert client.take() == []
-    assert (await api.call("DELETE", "connections/username/guest"))[0] == 204
-    assert client.take()[-1].reply_code == 320
-
-
 # --- mistakes ---
 
 

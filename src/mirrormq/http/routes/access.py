@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from aiohttp import web
 
 from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, Row, bad_request, not_found
-from mirrormq.http.api import Call
+from mirrormq.http.api import Call, missing_keys, object_of, text_of
 from mirrormq.http.describe import described
 from mirrormq.http.routes.vhosts import tags_of
 from mirrormq.meta import records
 from mirrormq.node import report, requests
 
+RIGHTS = ("configure", "write", "read")
 NO_VHOST = Fault(404, "not_found", "vhost_not_found")
 
 
@@ -52,16 +55,16 @@ async def put_user(call: Call) -> web.Response:
     """PUT users/name."""
     call.need_administrator()
     body = await call.body()
-    if "tags" not in body:
-        raise bad_request("tags_not_present")
     value = await call.ask(
         requests.AddUser(
             name=call.part("user"),
-            password=_text(body, "password"),
-            password_hash=_text(body, "password_hash"),
-            hashing_algorithm=_text(body, "hashing_algorithm"),
-            tags=tags_of(body["tags"]),
+            password=text_of(body, "password"),
+            password_hash=text_of(body, "password_hash"),
+            hashing_algorithm=text_of(body, "hashing_algorithm"),
+            tags=await _tags(call),
             replace=True,
+            limits=object_of(body.get("limits") or {}, "limits"),
+            permissions=tuple(_rights(call, object_of(body.get("permissions") or {}, "permissions"))),
         )
     )
     return answers.created(value["created"])
@@ -288,11 +291,27 @@ def _topic_permissions(call: Call) -> list[records.TopicPermission]:
     return [found for found in call.state.topic_permissions_of(call.part("user")) if found.vhost == vhost]
 
 
-def _text(body: Row, name: str) -> str | None:
-    value = body.get(name)
-    if value is not None and not isinstance(value, str):
-        raise bad_request(f"{name} must be a text")
-    return value
+async def _tags(call: Call) -> tuple[str, ...]:
+    """Tags of a user to be made. Clients of old versions say `administrator` instead."""
+    body = await call.body()
+    if "tags" in body:
+        return tags_of(body["tags"])
+    if "administrator" not in body:
+        raise bad_request("tags_not_present")
+    return ("administrator",) if await call.boolean("administrator") else ()
+
+
+def _rights(call: Call, given: Row) -> Iterator[tuple[str, str, str, str]]:
+    """Permissions that stand in the body of a user."""
+    for vhost, row in given.items():
+        patterns = object_of(row, f"permissions of '{vhost}'")
+        found = [text_of(patterns, name) for name in RIGHTS]
+        if missing := [name for name, value in zip(RIGHTS, found, strict=True) if value is None]:
+            raise missing_keys(missing)
+        if vhost not in call.state.vhosts:
+            raise bad_request(["no_such_vhost", vhost])
+        configure, write, read = map(str, found)
+        yield vhost, configure, write, read
 
 
 ROUTES = (

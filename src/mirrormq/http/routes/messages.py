@@ -10,7 +10,7 @@ from aiohttp import web
 from mirrormq.base import limits
 from mirrormq.http import answers, bodies, shapes
 from mirrormq.http.answers import Fault, Row, bad_request
-from mirrormq.http.api import Call
+from mirrormq.http.api import Call, missing_keys
 from mirrormq.http.describe import described
 from mirrormq.http.inside import Content, Session
 from mirrormq.http.payloads import encoded_properties, shown_in_pieces, taken_payload, taken_properties
@@ -139,7 +139,7 @@ def _mode(body: Row) -> _Mode:
         # How clients of older versions say it.
         given = "ack_requeue_true" if body["requeue"] else "ack_requeue_false"
     if given is None:
-        raise bad_request("[{key_missing,ackmode}]")
+        raise missing_keys(["ackmode"])
     if given not in ACK_MODES:
         raise bad_request(f"unknown ackmode {given}; there are {', '.join(ACK_MODES)}")
     return ACK_MODES[given]
@@ -148,7 +148,7 @@ def _mode(body: Row) -> _Mode:
 def _count(body: Row) -> int:
     missing = [name for name in ("count", "encoding") if name not in body]
     if missing:
-        raise bad_request("[" + ",".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+        raise missing_keys(missing)
     if body["encoding"] not in ("auto", "base64"):
         raise bad_request("Unsupported encoding. Please use auto or base64.")
     count = _integer(body["count"])

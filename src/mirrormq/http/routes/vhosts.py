@@ -6,10 +6,12 @@ from aiohttp import web
 
 from mirrormq.http import answers, bodies, rates, shapes
 from mirrormq.http.answers import bad_request, not_found
-from mirrormq.http.api import Call
+from mirrormq.http.api import Call, text_of
 from mirrormq.http.describe import described
 from mirrormq.meta import records
 from mirrormq.node import report, report_rates, requests
+
+NO_TRACING = "message tracing does not exist yet"
 
 
 @described(answer=shapes.VHost, is_list=True)
@@ -41,14 +43,16 @@ async def put_vhost(call: Call) -> web.Response:
     """PUT vhosts/name."""
     call.need_administrator()
     body = await call.body()
+    if await call.boolean("tracing"):
+        raise bad_request(NO_TRACING)
     value = await call.ask(
         requests.AddVHost(
             actor=call.who.name,
             name=call.part("vhost"),
-            description=None if "description" not in body else str(body["description"]),
-            tags=None if "tags" not in body else tags_of(body["tags"]),
-            default_queue_type=_optional_text(body.get("default_queue_type")),
-            mirror_of=_optional_text(body.get("mirror_of")),
+            description=None if "description" not in body else text_of(body, "description") or "",
+            tags=None if "tags" not in body else tags_of(body["tags"] or ()),
+            default_queue_type=text_of(body, "default_queue_type"),
+            mirror_of=text_of(body, "mirror_of"),
         )
     )
     return answers.created(value["created"])
@@ -89,7 +93,7 @@ def tags_of(value: object) -> tuple[str, ...]:
     """Tags as a list, or as a text with commas."""
     if isinstance(value, str):
         return tuple(tag.strip() for tag in value.split(",") if tag.strip())
-    if isinstance(value, list) and all(isinstance(tag, str) for tag in value):
+    if isinstance(value, list | tuple) and all(isinstance(tag, str) for tag in value):
         return tuple(tag.strip() for tag in value if tag.strip())
     raise bad_request("tags must be a list of texts or one text with commas")
 
@@ -103,10 +107,6 @@ def _find(call: Call) -> records.VHost:
 
 def _name(record: records.VHost) -> str:
     return record.name
-
-
-def _optional_text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 ROUTES = (
