@@ -142,6 +142,26 @@ def test_definitions_go_down_and_up_again(admin: Person, tmp_path: Path) -> None
     admin.notice("This file is no JSON")
 
 
+def test_definitions_pass_through_the_browser_unchanged(admin: Person, tmp_path: Path) -> None:
+    page, large = admin.page, 2**53 + 1
+    definitions = {"queues": [{"name": "large", "vhost": "/", "durable": True, "arguments": {"x-n": large}}]}
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(definitions))
+    admin.open("definitions")
+    page.get_by_label("Definition file").set_input_files(file)
+    page.get_by_role("button", name="Upload definitions").click()
+    admin.confirm("Upload")
+    admin.notice("The definitions are imported")
+    (row,) = [row for row in admin.node.ctl("list_queues") if row["name"] == "large"]
+    assert row["arguments"] == {"x-n": large}
+    with page.expect_download() as started:
+        page.get_by_role("button", name="Download definitions").click()
+    started.value.save_as(file)
+    found = {queue["name"]: queue for queue in json.loads(file.read_text())["queues"]}
+    assert found["large"]["arguments"] == {"x-n": large}
+    admin.node.channel().queue_delete("large")
+
+
 def test_who_only_watches_sees_everything_and_can_change_nothing(person: Person) -> None:
     page = person.page
     person.log_in("watcher")

@@ -52,6 +52,27 @@ def test_a_queue_is_added_published_to_read_purged_and_deleted(admin: Person) ->
     assert "made.here" not in admin.node.queues()
 
 
+def test_queues_that_go_with_their_consumer_or_connection_are_marked(admin: Person) -> None:
+    channel = admin.node.channel()
+    channel.queue_declare("passing", auto_delete=True)
+    channel.queue_declare("private", exclusive=True)
+    admin.open("queues")
+    for name, wanted, other in (("passing", "AD", "Excl"), ("private", "Excl", "AD")):
+        badges = admin.row(name).locator(".badge")
+        expect(badges.get_by_text(wanted, exact=True)).to_be_visible()
+        for absent in (other, "D"):
+            expect(badges.get_by_text(absent, exact=True)).to_have_count(0)
+    channel.queue_delete("passing")
+    channel.queue_delete("private")
+
+
+def test_an_address_that_is_none_leads_to_no_page(admin: Person) -> None:
+    for address in ("#/queues/%zz/orders", "#/nonsense", "#/users/%"):
+        admin.go(address, "No such page")
+    admin.page.get_by_role("link", name="Go to the overview").click()
+    expect(admin.page.get_by_role("heading", level=1, name="Overview")).to_be_visible()
+
+
 def test_lists_are_filtered_sorted_and_paged_and_their_address_says_so(admin: Person) -> None:
     page, channel = admin.page, admin.node.channel()
     names = [f"page.{number:02}" for number in range(25)]

@@ -63,25 +63,35 @@ export const put = (where, body) => send("PUT", where, body);
 export const post = (where, body) => send("POST", where, body);
 export const remove = (where, body, extra) => send("DELETE", where, body, extra);
 
+// A number above 2^53 does not survive becoming a value here: what is only passed on stays text.
+export async function getText(where) {
+  const answer = await ask("GET", where);
+  return answer.ok ? answer.text() : read(answer);
+}
+export const postText = async (where, text) => read(await ask("POST", where, text));
+
 async function send(verb, where, body, extra) {
-  let answer;
+  const text = body === undefined ? undefined : JSON.stringify(body);
+  return read(await ask(verb, where, text, extra), extra?.Authorization !== undefined);
+}
+
+async function ask(verb, where, text, extra) {
   try {
-    answer = await fetch(`api/${where}`, {
+    return await fetch(`api/${where}`, {
       method: verb,
       // No cookies, and no dialogue of the browser's own when a password is wrong.
       credentials: "omit",
       cache: "no-store",
       headers: {
         ...headers(),
-        ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+        ...(text === undefined ? {} : { "Content-Type": "application/json" }),
         ...extra,
       },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: text,
     });
   } catch {
     throw new ApiError(0, "unreachable", "The node does not answer");
   }
-  return read(answer, extra?.Authorization !== undefined);
 }
 
 /** The answer's JSON; an ApiError if it is an error. */

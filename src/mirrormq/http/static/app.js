@@ -188,6 +188,15 @@ function split() {
   return { path: path.startsWith("/") ? path : "/", query: new URLSearchParams(query ?? "") };
 }
 
+/** What an address names; null if it is not this page's, or was written wrong by hand. */
+function partsOf(match) {
+  try {
+    return match && match.slice(1).map(decodeURIComponent);
+  } catch {
+    return null;
+  }
+}
+
 /**
  * `isWay`: somebody went there, so the page is what they want to read or hear next. That holds until it is
  * shown, though it be drawn once more meanwhile, as when the list of virtual hosts comes after a fast click.
@@ -196,8 +205,8 @@ async function route(isWay = false) {
   if (!frame || !api.current()) return;
   isAwaited ||= isWay;
   const { path, query } = split();
-  const found = PAGES.map(([pattern, name, tab]) => ({ match: pattern.exec(path), name, tab })).find(
-    (entry) => entry.match,
+  const found = PAGES.map(([pattern, name, tab]) => ({ parts: partsOf(pattern.exec(path)), name, tab })).find(
+    (entry) => entry.parts,
   );
   end();
   visit += 1;
@@ -212,7 +221,7 @@ async function route(isWay = false) {
     put(frame.main, h("h1", {}, "No such page"), h("p", {}, h("a", { href: "#/" }, "Go to the overview")));
     return;
   }
-  const context = makeContext(found.match.slice(1).map(decodeURIComponent), query, path);
+  const context = makeContext(found.parts, query, path);
   try {
     const module = await import(`./pages/${found.name}.js`);
     if (mine !== visit) return;

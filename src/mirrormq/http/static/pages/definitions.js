@@ -18,10 +18,8 @@ export default async function page(context) {
   const where = () => (chosen.value ? `definitions/${api.path(chosen.value)}` : "definitions");
 
   async function down() {
-    const content = await api.get(where());
-    const url = URL.createObjectURL(
-      new Blob([JSON.stringify(content, null, 2)], { type: "application/json" }),
-    );
+    const content = await api.getText(where());
+    const url = URL.createObjectURL(new Blob([content], { type: "application/json" }));
     const day = new Date().toISOString().slice(0, 10);
     const link = h("a", { href: url, download: `definitions-${day}.json` });
     document.body.append(link);
@@ -32,9 +30,9 @@ export default async function page(context) {
 
   async function up() {
     if (!file.files.length) throw new Error("Choose a file first");
-    let content;
+    const content = await file.files[0].text();
     try {
-      content = JSON.parse(await file.files[0].text());
+      JSON.parse(content);
     } catch {
       throw new Error("This file is no JSON; a definition file is what the download gives");
     }
@@ -46,7 +44,7 @@ export default async function page(context) {
       ))
     )
       return;
-    await api.post(where(), content);
+    await api.postText(where(), content);
     file.value = "";
     await attempt(async () => undefined, "The definitions are imported");
     context.vhostsChanged();
