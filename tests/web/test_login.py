@@ -11,6 +11,22 @@ ASK = """token => fetch('api/whoami', {headers: {Authorization: `Bearer ${token}
     .then(answer => answer.status)"""
 
 
+def test_whoever_does_something_stays_logged_in_and_a_page_alone_does_not_say_so(admin: Person) -> None:
+    page = admin.page
+    signs: list[str] = []
+    page.on("request", lambda request: signs.append(request.method) if "/session" in request.url else None)
+    page.clock.install()
+    page.reload()
+    admin.sees("Queued messages")
+    page.clock.fast_forward("20:00")
+    admin.sees("live")
+    assert not signs
+    with page.expect_request("**/api/mirrormq/session"):
+        page.mouse.move(210, 310)
+    page.keyboard.press("Tab")
+    assert signs == ["GET"]
+
+
 def test_a_wrong_password_is_refused_with_a_reason(person: Person) -> None:
     person.expected.append("401")
     person.visit()

@@ -875,6 +875,8 @@ http_session_s = 12 * 3_600
 """A log-in ends after so long, used or not."""
 http_viewers_max = 100
 """Open streams of live data; one more gets 503."""
+http_viewers_of_user_max = 50
+"""Of them, of one user."""
 http_stream_topics_max = 6
 """Resources one stream may follow."""
 http_stream_topic_chars_max = 2_000

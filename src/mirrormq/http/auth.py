@@ -67,15 +67,15 @@ class Gate:
         self._key = key.encode()
         self._sessions = Sessions() if sessions is None else sessions
 
-    async def identify(self, request: web.Request) -> Identity:
-        """Log the request in, or refuse it with 401."""
+    async def identify(self, request: web.Request, *, is_use: bool = True) -> Identity:
+        """Log the request in, or refuse it with 401. `is_use`: it keeps its session from idling."""
         scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == KEY_SCHEME:
             return self._by_key(request, rest.strip())
         if scheme.lower() == "basic":
             return await self._by_password(request, rest.strip())
         if scheme.lower() == "bearer":
-            return self.by_token(rest.strip())
+            return self.by_token(rest.strip(), is_use=is_use)
         raise Fault(401, "not_authorized", "Log in with a user name and password", REALM)
 
     def _by_key(self, request: web.Request, given: str) -> Identity:
@@ -85,10 +85,10 @@ class Gate:
             return KEY_HOLDER
         raise Fault(401, "not_authorized", "Login failed", REALM)
 
-    def by_token(self, token: str) -> Identity:
+    def by_token(self, token: str, *, is_use: bool = True) -> Identity:
         """Whose session it is; 401 if it has ended, or if the user may not use the API any more."""
         state = self._process.driver.node.state
-        name = self._sessions.user_of(state, token)
+        name = self._sessions.user_of(state, token, is_use=is_use)
         if name is None:
             raise Fault(401, "not_authorized", "The session has ended; log in again", BEARER)
         return self.of_user(name)
@@ -99,6 +99,21 @@ class Gate:
         if record is None or not MANAGEMENT_TAGS.intersection(record.tags):
             raise not_authorised("Not management user")
         return Identity(name, record.tags)
+
+    def proof_of(self, who: Identity) -> str:
+        """What a user has proved to know; it changes with the password. Empty for who has none."""
+        record = self._process.driver.node.state.users.get(who.name or "")
+        return "" if record is None else record.password_hash
+
+    def stands(self, who: Identity, token: str, proof: str) -> bool:
+        """May what was opened by somebody, maybe with the token of a session, stay open?"""
+        if who.name is None:
+            return True
+        state = self._process.driver.node.state
+        if token and not self._sessions.stands(state, token):
+            return False
+        record = state.users.get(who.name)
+        return record is not None and (record.password_hash, record.tags) == (proof, who.tags)
 
     async def _by_password(self, request: web.Request, token: str) -> Identity:
         try:

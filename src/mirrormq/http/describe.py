@@ -35,6 +35,8 @@ class Described(NamedTuple):
     """The tag a user needs."""
     is_audited: bool = True
     """If it changes something: is that an administrative action?"""
+    is_use: bool = True
+    """Does it keep the session it is asked with from idling?"""
     is_open: bool = False
     """Is it for everybody, without a log-in?"""
 

@@ -141,7 +141,7 @@ class Api:
             try:
                 self._guard.check(request)
                 if not facts.is_open:
-                    call.who = await self._gate.identify(request)
+                    call.who = await self._gate.identify(request, is_use=facts.is_use)
                 found = await handler(call)
             except Fault as fault:
                 if is_told and fault.status != TOO_MANY:

@@ -5,6 +5,9 @@ log-out, after a time without use, after a time at all, and with the password or
 whichever node these were changed on; there are never more than `limits.http_sessions_max` of them, and one
 user's can push out only that user's.
 
+What a page shows by itself is no use: a stream neither keeps a session from idling nor ends with its idling.
+So an unattended page goes on showing what it showed, and nothing can be done with it.
+
 There is no cookie, so a foreign page cannot use a session by making the browser send a request.
 """
 
@@ -57,32 +60,41 @@ class Sessions:
         self._found[_digest(token)] = Session(user, state.users[user].password_hash, now, now)
         return token
 
-    def user_of(self, state: MetaState, token: str) -> str | None:
-        """Whose token it is; None if it is none, or none any more."""
+    def user_of(self, state: MetaState, token: str, *, is_use: bool = True) -> str | None:
+        """Whose token it is; None if it is none, or none any more. `is_use`: somebody does something."""
         key = _digest(token)
-        found = self._found.get(key)
-        if found is None:
+        if not self._stands(state, key):
+            self._found.pop(key, None)
             return None
-        now = self._clock()
-        record = state.users.get(found.user)
-        if record is None or record.password_hash != found.proof or self._is_old(found, now):
-            del self._found[key]
-            return None
-        found.used = now
-        self._found[key] = self._found.pop(key)
+        found, now = self._found[key], self._clock()
+        if now - found.used > limits.http_session_idle_s:
+            return None  # kept: a page that is still open may show what it shows
+        if is_use:
+            found.used = now
+            self._found[key] = self._found.pop(key)
         return found.user
+
+    def stands(self, state: MetaState, token: str) -> bool:
+        """May what was opened with a token stay open, though nobody has done anything for long?"""
+        return self._stands(state, _digest(token))
+
+    def _stands(self, state: MetaState, key: bytes) -> bool:
+        found = self._found.get(key)
+        if found is None or self._is_over(found, self._clock()):
+            return False
+        record = state.users.get(found.user)
+        return record is not None and record.password_hash == found.proof
 
     def close(self, token: str) -> None:
         """Log-out."""
         self._found.pop(_digest(token), None)
 
     def _forget_old(self, now: float) -> None:
-        for key in [key for key, found in self._found.items() if self._is_old(found, now)]:
+        for key in [key for key, found in self._found.items() if self._is_over(found, now)]:
             del self._found[key]
 
-    def _is_old(self, found: Session, now: float) -> bool:
-        is_idle = now - found.used > limits.http_session_idle_s
-        return is_idle or now - found.began > limits.http_session_s
+    def _is_over(self, found: Session, now: float) -> bool:
+        return now - found.began > limits.http_session_s
 
 
 def _digest(token: str) -> bytes:

@@ -7,7 +7,8 @@ went wrong. What the viewer may not see, the resource refuses as always.
 Guarantees: a snapshot is built once for all who may see the same, and its bytes are shared; nothing is built
 while nobody looks; all building together takes at most one part in `limits.http_stream_share` of the loop's
 time, since what is costly is built less often; a viewer who is slow gets the newest snapshot next and never
-makes anything pile up; a stream ends with the session it was opened with.
+makes anything pile up; one user can take a part of all streams only; a stream ends with the password or the
+session it was opened with, though not when that only idles.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from mirrormq.http import answers
 from mirrormq.http.answers import WHOLE, Fault, bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import Gate, Identity, bearer_of
+from mirrormq.http.describe import described
 from mirrormq.http.ports import RUNNING, Process, Stopped
 from mirrormq.meta import system
 
@@ -93,9 +95,10 @@ class Feed:
 class Viewer:
     """One open stream: which feeds, and which version of each was sent."""
 
-    def __init__(self, who: Identity, token: str) -> None:
+    def __init__(self, who: Identity, token: str, proof: str) -> None:
         self.who = who
         self.token = token
+        self.proof = proof
         self.wake = asyncio.Event()
         self.feeds: list[Feed] = []
         self.sent: list[int] = []
@@ -124,18 +127,20 @@ class Hub:
         self._wake = asyncio.Event()
         self._is_closed = False
 
+    @described(is_use=False)
     async def serve(self, call: Call) -> web.StreamResponse:
         """GET mirrormq/stream."""
         paths = _topics(call.request)
         if call.request.method == "HEAD":
             return web.Response(headers=HEADERS)
-        if len(self._viewers) >= limits.http_viewers_max or self._is_closed:
-            raise Fault(503, "too_many_viewers", f"{limits.http_viewers_max} streams are open at this node")
+        self._need_room(call.who)
         found = web.StreamResponse(headers=HEADERS)
-        await found.prepare(call.request)
-        viewer = Viewer(call.who, bearer_of(call.request))
+        # All of this before anything is waited for: what the password was when it was checked, and how many
+        # there are with this one.
+        viewer = Viewer(call.who, bearer_of(call.request), self._gate.proof_of(call.who))
         self._enter(viewer, call.request, paths)
         try:
+            await found.prepare(call.request)
             await self._send(viewer, found)
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
             pass  # it has gone; nothing is owed to it
@@ -152,6 +157,13 @@ class Hub:
             self._task.cancel()
 
     # --- viewers ---
+
+    def _need_room(self, who: Identity) -> None:
+        if len(self._viewers) >= limits.http_viewers_max or self._is_closed:
+            raise Fault(503, "too_many_viewers", f"{limits.http_viewers_max} streams are open at this node")
+        most = limits.http_viewers_of_user_max
+        if sum(viewer.who.name == who.name for viewer in self._viewers) >= most:
+            raise Fault(503, "too_many_viewers", f"{most} streams of one user are open at this node")
 
     def _enter(self, viewer: Viewer, request: web.Request, paths: list[URL]) -> None:
         # Administrators all see the same.
@@ -196,15 +208,7 @@ class Hub:
 
     def _may_stay(self, viewer: Viewer) -> bool:
         """Has the session neither ended nor lost its rights?"""
-        if self._process.state != RUNNING:
-            return False
-        if viewer.who.name is None:
-            return True
-        try:
-            now = self._gate.by_token(viewer.token) if viewer.token else self._gate.of_user(viewer.who.name)
-        except Fault:
-            return False
-        return now == viewer.who
+        return self._process.state == RUNNING and self._gate.stands(viewer.who, viewer.token, viewer.proof)
 
     # --- building ---
 

@@ -63,12 +63,30 @@ def test_a_token_ends_after_a_time_without_use_and_after_a_time_at_all(kit: Admi
     assert sessions.user_of(state, token) is None
 
 
+def test_a_look_at_a_token_is_no_use_of_it(kit: AdminKit, clock: Clock) -> None:
+    sessions, state = Sessions(clock), kit.node.state
+    token = sessions.open(state, "guest")
+    for _ in range(2):
+        clock.now += limits.http_session_idle_s / 2
+        assert sessions.user_of(state, token, is_use=False) == "guest"
+        assert sessions.stands(state, token)
+    clock.now += 1
+    assert sessions.user_of(state, token, is_use=False) is None
+    assert sessions.user_of(state, token) is None
+    sessions.open(state, "guest")
+    # It opens nothing any more, but what was opened with it may stay until all of its time is over.
+    assert sessions.stands(state, token)
+    clock.now += limits.http_session_s
+    assert not sessions.stands(state, token)
+
+
 def test_a_token_ends_with_the_password_and_with_the_user(kit: AdminKit, clock: Clock) -> None:
     sessions, state = Sessions(clock), kit.node.state
     for change in (ask.ChangePassword(name="ann", password="new"), ask.DeleteUser(name="ann")):
         kit.ask(ask.AddUser(name="ann", password="old", tags=("management",), replace=True))
         token = sessions.open(state, "ann")
         kit.ask(change)
+        assert not sessions.stands(state, token)
         assert sessions.user_of(state, token) is None
 
 

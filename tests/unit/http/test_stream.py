@@ -179,6 +179,45 @@ async def test_a_stream_shows_what_its_user_may_see_and_no_more(kit: AdminKit, a
         assert fault["status"] == 401
 
 
+async def bearer_of(api: Api, user: str) -> dict[str, str]:
+    _, found = await api.call("POST", "mirrormq/session", user=user)
+    return {"Authorization": f"Bearer {found['token']}"}
+
+
+async def test_a_stream_goes_on_while_its_session_idles_but_keeps_it_from_nothing(
+    kit: AdminKit, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = await bearer_of(api, "guest")
+    async with Stream(api, ["queues?page=1"], headers) as stream:
+        await stream.event()
+        monkeypatch.setattr(limits, "http_session_idle_s", 0)
+        declare(kit, "shown")
+        await stream.until("t0", lambda page: page["items"])
+        assert (await api.call("GET", "whoami", user=None, headers=headers))[0] == 401
+        async with Stream(api, ["overview"], headers) as other:
+            assert other.answer.status == 401
+        declare(kit, "also-shown")
+        await stream.until("t0", lambda page: len(page["items"]) == 2)
+        monkeypatch.setattr(limits, "http_session_s", 0)
+        declare(kit, "not-shown")
+        assert await stream.event() == ("", None)
+
+
+@pytest.mark.parametrize(
+    "change", [ask.ChangePassword(name="ann", password="new"), ask.ClearPassword(name="ann")]
+)
+async def test_a_stream_ends_with_the_password_it_was_opened_with(
+    kit: AdminKit, api: Api, change: Any
+) -> None:
+    kit.ask(ask.AddUser(name="ann", password="ann", tags=("administrator",)))
+    basic = {"Authorization": f"Basic {base64.b64encode(b'ann:ann').decode()}"}
+    async with Stream(api, ["queues?page=1"], basic) as stream:
+        await stream.event()
+        kit.ask(change)
+        declare(kit, "woken")
+        assert await stream.event() == ("", None)
+
+
 @pytest.mark.parametrize("end", ["log out", "delete", "tags"])
 async def test_a_stream_ends_with_its_session(kit: AdminKit, api: Api, end: str) -> None:
     kit.ask(ask.AddUser(name="ann", password="a", tags=("administrator",)))
@@ -202,3 +241,18 @@ async def test_one_stream_too_many_gets_503(api: Api, monkeypatch: pytest.Monkey
         await one.event()
         async with Stream(api, ["overview"]) as other:
             assert other.answer.status == 503
+
+
+async def test_one_user_leaves_streams_to_others(
+    kit: AdminKit, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "http_viewers_of_user_max", 2)
+    kit.ask(ask.AddUser(name="ann", password="ann", tags=("monitoring",)))
+    async with Stream(api, ["overview"]) as one, Stream(api, ["overview"]) as other:
+        await one.event()
+        await other.event()
+        async with Stream(api, ["overview"], await bearer_of(api, "guest")) as third:
+            assert third.answer.status == 503
+            assert "of one user" in (await third.answer.json())["reason"]
+        async with Stream(api, ["overview"], await bearer_of(api, "ann")) as hers:
+            assert (await hers.event())[0] == "t0"

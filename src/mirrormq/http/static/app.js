@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { h, put, say } from "./dom.js";
+import "./presence.js";
 import { follow } from "./stream.js";
 
 /** Address → module. `tab` is what is marked as open, `needs` what the user must be allowed. */
