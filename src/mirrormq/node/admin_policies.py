@@ -90,14 +90,16 @@ def set_parameter(host: Host, request: requests.SetParameter) -> Steps:
         raise Refusal("bad_request", "Validation failed\n\npolicies may not be set using this method\n")
     if request.component != "vhost-limits" or not isinstance(request.value, dict):
         raise Refusal("bad_request", f"Validation failed\n\ncomponent {request.component} not found\n")
+    created = request.vhost not in host.state.vhost_limits
     yield from set_vhost_limits(host, requests.SetVHostLimits(vhost=request.vhost, limits=request.value))
-    return {"created": False}
+    return {"created": created}
 
 
 def clear_parameter(host: Host, request: requests.ClearParameter) -> Steps:
     """Remove a parameter."""
     need_vhost(host.state, request.vhost)
-    if request.component == "vhost-limits" and request.vhost in host.state.vhost_limits:
+    is_limits = (request.component, request.name) == ("vhost-limits", "limits")
+    if is_limits and request.vhost in host.state.vhost_limits:
         outcome = yield Propose(commands.ClearVHostLimits(request.vhost))
     else:
         outcome = yield Propose(commands.ClearParameter(request.vhost, request.component, request.name))

@@ -13,6 +13,7 @@ from mirrormq.http.answers import bad_request
 from mirrormq.http.api import Call
 from mirrormq.http.auth import ask
 from mirrormq.http.describe import described
+from mirrormq.http.routes.access import NO_VHOST
 from mirrormq.meta.definitions import sections
 from mirrormq.meta.state import MetaState
 from mirrormq.node import requests
@@ -52,8 +53,10 @@ def exported(state: MetaState, vhost: str | None) -> Iterator[bytes]:
 async def post_definitions(call: Call) -> web.Response:
     """POST definitions, and of one vhost: JSON, or a form with a file."""
     call.need_administrator()
-    body = await _decoded(await _file(call))
     vhost = call.request.match_info.get("vhost")
+    if vhost is not None and vhost not in call.state.vhosts:
+        raise NO_VHOST
+    body = await _decoded(await _file(call))
     answer = await ask(call.driver, requests.ImportDefinitions(definitions=body, vhost=vhost))
     if answer.problem is not None:
         # Whatever is missing is missing in the file: the resource itself was found.

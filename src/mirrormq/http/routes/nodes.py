@@ -305,9 +305,9 @@ class About:
         """GET extensions."""
         return answers.response([])
 
-    @described(answer=dict[str, Any])
+    @described(answer=dict[str, Any], is_open=True)
     async def auth(self, _call: Call) -> web.Response:
-        """GET auth: there is no OAuth."""
+        """GET auth: there is no OAuth. A page asks for it before anybody logs in."""
         return answers.response({"enable_uaa": False, "uaa_client_id": "", "uaa_location": ""})
 
     @described(answer=list[dict[str, Any]], needs="administrator")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from mirrormq.http import answers, bodies, shapes
-from mirrormq.http.answers import Fault, bad_request, not_found
+from mirrormq.http.answers import Fault, Row, bad_request, not_found
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.describe import described
 from mirrormq.meta import records
@@ -93,11 +93,15 @@ async def list_parameters(call: Call) -> web.StreamResponse:
 async def get_parameter(call: Call) -> web.Response:
     """GET parameters/component/vhost/name."""
     call.need_policymaker()
+    return answers.response(_parameter(call))
+
+
+def _parameter(call: Call) -> Row:
     wanted = (call.part("component"), call.need_vhost(), call.part("name"))
     source = report.policy_parameters if wanted[0] == "policy" else report.parameters
     for row in source(call.node):
         if (row["component"], row["vhost"], row["name"]) == wanted:
-            return answers.response(row)
+            return row
     raise not_found()
 
 
@@ -119,10 +123,9 @@ async def put_parameter(call: Call) -> web.Response:
 async def delete_parameter(call: Call) -> web.Response:
     """DELETE parameters/component/vhost/name."""
     call.need_policymaker()
+    found = _parameter(call)
     await call.ask(
-        requests.ClearParameter(
-            vhost=call.need_vhost(), component=call.part("component"), name=call.part("name")
-        )
+        requests.ClearParameter(vhost=found["vhost"], component=found["component"], name=found["name"])
     )
     return answers.no_content()
 
