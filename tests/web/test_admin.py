@@ -184,6 +184,12 @@ def test_a_management_user_is_told_what_is_not_shown_and_why(person: Person) -> 
     person.node.ctl("set_permissions", vhost="/", user="managed", configure=".*", write=".*", read=".*")
     person.log_in("managed")
     person.sees("need the tag monitoring or administrator")
+    tile = person.page.locator(".tile")
+    expect(tile.filter(has_text="Queues")).not_to_have_text("Queues0")
+    expect(tile.filter(has_text="Connections")).to_have_text("Connections0")
+    expect(tile.filter(has_text="Consumers")).to_have_count(0)
+    expect(person.page.locator("canvas").first).to_be_visible()
+    assert person.page.get_by_role("table", name="Nodes of the cluster").count() == 0
     person.open("queues")
     expect(person.page.get_by_role("link", name="orders")).to_be_visible()
     person.go("#/cluster", "Cluster")

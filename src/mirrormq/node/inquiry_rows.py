@@ -5,7 +5,7 @@ drives it can stop after any of them. The work begins with the first step, closi
 takes time gives a `Wait` and is gone on with when that is over.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -164,6 +164,17 @@ def node(source: Answerer, ask: Ask) -> Answered:
     yield row
 
 
+def overview(source: Answerer, ask: Ask) -> Answered:
+    """What a user sees of this node: what is in vhosts the user may use, and the user's own connections."""
+    user, state = text_of(ask.owner), source.state
+    vhosts = [name for name in state.vhosts if (user, name) in state.permissions]
+    row: Row = {"totals": (yield from counted(source, user, frozenset(vhosts)))}
+    look = report_rates.read(ask.body)
+    if look is not None:
+        row["overview"] = yield from report_rates.overview(source, source.node_name, look, vhosts)
+    yield row
+
+
 def rates_of(source: Answerer, ask: Ask) -> Answered:
     """What clients of this node have done, by `key`: per vhost, or per exchange."""
     kind = rates.VHOST if text_of(ask.name) == "vhosts" else rates.EXCHANGE
@@ -178,17 +189,21 @@ def rates_of(source: Answerer, ask: Ask) -> Answered:
             yield {"key": [vhost, name], **report_rates.of_exchange(source, vhost, name, look)}
 
 
-def counted(source: Answerer) -> Generator[None, None, dict[str, int]]:
-    """Count what is only here, in steps."""
+def counted(
+    source: Answerer, user: str | None = None, vhosts: Container[str] | None = None
+) -> Generator[None, None, dict[str, int]]:
+    """Count what is only here, in steps: connections of all or of a user, messages of all or some vhosts."""
     found = {"connections": 0, "channels": 0, "consumers": 0, "ready": 0, "unacked": 0}
-    for some in _parts(list(source.connections.values())):
+    for every in _parts(list(source.connections.values())):
+        some = [owner for owner in every if user in (None, owner.user)]
         members = [member for owner in some for member in owner.channels.values()]
         found["connections"] += len(some)
         found["channels"] += len(members)
         found["consumers"] += sum(len(member.consumers) for member in members)
         yield None
     masters = source.switch.masters.values()
-    for few in _parts([live for live in masters if not system.is_system(live.record.vhost, live.name)]):
+    for part in _parts([live for live in masters if not system.is_system(live.record.vhost, live.name)]):
+        few = [live for live in part if vhosts is None or live.record.vhost in vhosts]
         found["ready"] += sum(live.core.ready for live in few)
         found["unacked"] += sum(live.core.unacked for live in few)
         yield None
@@ -322,6 +337,7 @@ KINDS: dict[str, Callable[[Any, Ask], Answered]] = {
     "channels": channels,
     "consumers": consumers,
     "node": node,
+    "overview": overview,
     "rates": rates_of,
     "close_connection": close_connection,
     "close_connections": close_connections,

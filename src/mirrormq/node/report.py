@@ -273,9 +273,10 @@ def counters(source: Source, live: "QueuePort") -> Row:
     }
 
 
-def depths(source: Source) -> Iterator[tuple[int, int]]:
-    """Ready and unacknowledged messages of every queue."""
-    for home in list(source.vhosts.values()):
+def depths(source: Source, vhosts: Iterable[str] | None = None) -> Iterator[tuple[int, int]]:
+    """Ready and unacknowledged messages of every queue here, or of those in some vhosts."""
+    names = source.vhosts if vhosts is None else vhosts
+    for home in [source.vhosts[name] for name in names if name in source.vhosts]:
         for live in list(home.queues.values()):
             if live.is_local and _is_counted(live):
                 yield live.core.ready, live.core.unacked
@@ -477,6 +478,11 @@ def totals(source: Source) -> Mapping[str, int]:
         "queues": system.count(state),
         "vhosts": len(state.vhosts),
     }
+
+
+def totals_in(source: Source, vhost: str) -> tuple[int, int]:
+    """How many exchanges and queues there are in a vhost."""
+    return len(source.state.exchanges_in(vhost)), system.count_in(source.state, vhost)
 
 
 def _pid_of(node: str, found: "Channel") -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from mirrormq.http import answers
 from mirrormq.http.routes.metrics import Metrics
 from mirrormq.wire import methods
 from tests.support.adminkit import FACTS, KEY, AdminKit, Api, KitProcess, serving
+from tests.support.turns import watched
 
 STOCK = (
     "rabbitmq_build_info",
@@ -220,29 +219,14 @@ async def test_ten_thousand_queues_are_written_in_slices(kit: AdminKit) -> None:
     for number in range(10_000):
         client.send(methods.QueueDeclare(queue=f"q{number}", nowait=True))
     kit.run()
-    loop = asyncio.get_running_loop()
-    longest, is_over, seen = 0.0, False, 0.0
-
-    def beat() -> None:
-        nonlocal longest, seen
-        # Processor time: what others on the machine do is not what the slice does.
-        longest, seen = max(longest, time.thread_time() - seen), time.thread_time()
-        if not is_over:
-            loop.call_soon(beat)
-
-    gc.collect()
-    gc.freeze()  # as a node does when it has started
-    seen = time.thread_time()
-    loop.call_soon(beat)
     answers.WHOLE.set(True)  # there is nobody to send a part to
-    answer = await Metrics(KitProcess(kit), lambda: FACTS).of_objects(None)  # type: ignore[arg-type]
-    is_over = True
-    gc.unfreeze()
+    with watched() as turns:
+        answer = await Metrics(KitProcess(kit), lambda: FACTS).of_objects(None)  # type: ignore[arg-type]
     assert isinstance(answer, web.Response)
     assert isinstance(answer.body, bytes)
     assert answer.body.count(b'queue="q9999"') == 16
     # The bound of a slice is 2 ms; on a machine that does other things a cache miss costs more.
-    assert longest < 0.01, longest
+    assert turns.longest < 0.01
 
 
 def test_the_grafana_dashboard_asks_only_for_metrics_that_exist(kit: AdminKit) -> None:

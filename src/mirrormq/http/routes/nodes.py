@@ -30,6 +30,8 @@ RETENTION = {
 """For how many seconds samples are kept, in RabbitMQ's terms."""
 
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic", "x-consistent-hash")
+COUNTED = ("connections", "channels", "consumers")
+"""What each node counts of its own."""
 SINGLE = "single node cluster"
 DRAINED = "The node is in maintenance; `revive` brings it back"
 AUTH_MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL")
@@ -119,14 +121,14 @@ class About:
             "enable_queue_totals": True,
             "node": node.node_name,
         }
+        row |= await _totals(call)
         if call.who.is_monitor:
             listeners = self.cluster_status(node)["listeners"]
             row |= {
-                **await _totals(call),
                 "listeners": [_listener(entry) for rows in listeners.values() for entry in rows],
                 "contexts": [],
             }
-            await answers.next_turn()  # with samples it is long, and the totals have just had a slice
+        await answers.next_turn()  # with samples it is long, and the totals have just had a slice
         return answers.response(row)
 
     @described(answer=list[shapes.Node], needs="monitoring")
@@ -350,21 +352,25 @@ class About:
 
 
 async def _totals(call: Call) -> Row:
-    """Messages and objects of all nodes that answer, with rates."""
+    """Messages and objects of all nodes that answer, with rates: of everything for those who watch the node,
+    of their own vhosts and connections for others.
+    """
     node = call.node
     look = rates.look_of(call)
+    vhosts = list(call.state.vhosts) if call.who.is_monitor else call.visible_vhosts()
     summed: Row = {}
     if look is not None:
-        steps = report_rates.overview(node, node.node_name, look, call.state.vhosts)
+        steps = report_rates.overview(node, node.node_name, look, vhosts)
         summed = await answers.driven(steps)
         await answers.next_turn()
-    objects = dict(report.totals(node))
-    objects.pop("vhosts")
+    objects = await _objects(call, vhosts)
     ready = unacked = 0
-    async for batch in answers.slices(report.depths(node)):
+    async for batch in answers.slices(report.depths(node, vhosts)):
         ready += sum(depth[0] for depth in batch)
         unacked += sum(depth[1] for depth in batch)
-    replies = await inquire(call, "node", body=b"" if look is None else report_rates.packed(look))
+    kind, owner = ("node", "") if call.who.is_monitor else ("overview", str(call.who.name))
+    body = b"" if look is None else report_rates.packed(look)
+    replies = await inquire(call, kind, owner=owner, body=body)
     for rows in replies.rows.values():
         told = row_of(rows[0]) if rows else {}
         counted = told.get("totals", {})
@@ -373,8 +379,9 @@ async def _totals(call: Call) -> Row:
             summed = report_rates.add(summed, {part: values})
         ready += counted.get("ready", 0)
         unacked += counted.get("unacked", 0)
-        for kind in ("connections", "channels", "consumers"):
-            objects[kind] += counted.get(kind, 0)
+        for name in COUNTED:
+            if name in objects:
+                objects[name] += counted.get(name, 0)
     return {
         **summed,
         "queue_totals": {
@@ -384,6 +391,24 @@ async def _totals(call: Call) -> Row:
             "messages_unacknowledged": unacked,
         },
         "object_totals": objects,
+    }
+
+
+async def _objects(call: Call, vhosts: list[str]) -> Row:
+    """How many objects there are on this node, for whoever asks."""
+    node = call.node
+    if call.who.is_monitor:
+        found = dict(report.totals(node))
+        del found["vhosts"]
+        return found
+    everybody = list(node.connections.values())
+    own = await answers.kept(everybody, lambda item: item.user == call.who.name)
+    counts = await answers.collected(report.totals_in(node, name) for name in vhosts)
+    return {
+        "connections": len(own),
+        "channels": sum(len(item.channels) for item in own),
+        "exchanges": sum(exchanges for exchanges, _ in counts),
+        "queues": sum(queues for _, queues in counts),
     }
 
 

@@ -41,39 +41,26 @@ export default function page(context) {
     RANGES.map(([value, label]) => h("option", { value, selected: value === range }, label)),
   );
 
-  if (context.may.watch) {
-    const [age, step] = range.split(":");
-    const query = ["lengths", "msg_rates"].map((name) => `${name}_age=${age}&${name}_incr=${step}`).join("&");
-    context.follow([`overview?${query}`, "nodes"], (place, found) => {
-      context.problem(null);
-      if (place === 0) {
-        rates.take(found.message_stats);
-        putChanged(tiles, figures(found));
-        for (const chart of charts) chart.add(found);
-        ports.update(found.listeners ?? []);
-      } else {
-        table.update(found);
-      }
-    });
-  }
+  const [age, step] = range.split(":");
+  const query = ["lengths", "msg_rates"].map((name) => `${name}_age=${age}&${name}_incr=${step}`).join("&");
+  context.follow([`overview?${query}`, ...(context.may.watch ? ["nodes"] : [])], (place, found) => {
+    context.problem(null);
+    if (place === 0) {
+      rates.take(found.message_stats);
+      putChanged(tiles, figures(found));
+      for (const chart of charts) chart.add(found);
+      ports.update(found.listeners ?? []);
+    } else {
+      table.update(found);
+    }
+  });
   const recolour = () => charts.forEach((chart) => chart.recolour());
   document.addEventListener("themechange", recolour);
   context.onLeave(() => {
     document.removeEventListener("themechange", recolour);
     charts.forEach((chart) => chart.close());
   });
-  if (!context.may.watch) {
-    return [
-      h("h1", {}, "Overview"),
-      h(
-        "p",
-        { class: "read-only" },
-        "Figures of the whole cluster need the tag monitoring or administrator.",
-      ),
-      h("p", {}, h("a", { href: "#/queues" }, "Go to the queues")),
-    ];
-  }
-  return h(
+  const shown = h(
     "div",
     {},
     h("div", { class: "heading" }, h("h1", {}, "Overview"), select),
@@ -84,6 +71,19 @@ export default function page(context) {
       charts.map((chart) => chart.element),
     ),
     h("div", { class: "gap" }),
+  );
+  if (!context.may.watch) {
+    shown.append(
+      h(
+        "p",
+        { class: "read-only" },
+        "These are figures of your virtual hosts and connections. Those of the whole cluster, and its " +
+          "nodes, need the tag monitoring or administrator.",
+      ),
+    );
+    return shown;
+  }
+  shown.append(
     section("Nodes", {}, table.element),
     section("Listening ports", { open: false }, ports.element),
     section(
@@ -92,6 +92,7 @@ export default function page(context) {
       h("p", {}, h("a", { href: "#/definitions" }, "Definitions"), " can be downloaded and uploaded there."),
     ),
   );
+  return shown;
 }
 
 function figures(found) {
@@ -103,7 +104,7 @@ function figures(found) {
     tile("Channels", objects.channels, "#/channels"),
     tile("Exchanges", objects.exchanges, "#/exchanges"),
     tile("Queues", objects.queues, "#/queues"),
-    tile("Consumers", objects.consumers),
+    ...(objects.consumers === undefined ? [] : [tile("Consumers", objects.consumers)]),
     tile("Messages", found.queue_totals?.messages),
   ];
 }
