@@ -48,12 +48,14 @@ class Original:
         return json.loads(self._asked("GET", path, None, "guest")[1])
 
     def _asked(self, verb: str, path: str, body: Any, user: str | None) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json"}
+        is_form = isinstance(body, str)
+        headers = {"Content-Type": "application/x-www-form-urlencoded" if is_form else "application/json"}
+        data = None if body is None else body if is_form else json.dumps(body)
         if user is not None:
             headers["Authorization"] = f"Basic {base64.b64encode(f'{user}:{user}'.encode()).decode()}"
         address = (self._broker.host, self._broker.http_port)
         with contextlib.closing(http.client.HTTPConnection(*address, timeout=30)) as connection:
-            connection.request(verb, f"/api/{path}", None if body is None else json.dumps(body), headers)
+            connection.request(verb, f"/api/{path}", data, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
 

@@ -457,7 +457,9 @@ POLICIES = (
 )
 
 OUR_QUEUE = "mirrormq/queues/{vhost}/{queue}"
+FORM = "username=guest&password=guest"
 NODES = (
+    Row("POST", "login", "login", OPEN, FORM, wrong=(None, "username=guest&password=x", 401)),
     get("overview", "overview", all_of, f"overview?{AGE}", 400),
     get("nodes", "nodes", monitors, f"nodes?{AGE}", 400),
     get("nodes/{name}", "nodes/{node}", monitors, "nodes/none"),

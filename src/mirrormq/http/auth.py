@@ -122,6 +122,10 @@ class Gate:
             name = colon = password = ""
         if not colon:
             raise Fault(401, "not_authorized", "Login failed", REALM)
+        return await self.by_password(request, name, password)
+
+    async def by_password(self, request: web.Request, name: str, password: str) -> Identity:
+        """Who has this name and password; 401 if nobody has."""
         if self._process.state != RUNNING:
             # Who cannot be known yet learns nothing more.
             raise unavailable(f"this node's application is {self._process.state}; run start_app")

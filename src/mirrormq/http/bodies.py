@@ -61,6 +61,13 @@ class User(Body):
     permissions: dict[str, Table] | list[Any] | UnsetType | None = UNSET
 
 
+class LogIn(Body):
+    """Who somebody says to be."""
+
+    username: str
+    password: str
+
+
 class Users(Body):
     """Names of users."""
 

@@ -37,6 +37,8 @@ class Described(NamedTuple):
     """If it changes something: is that an administrative action?"""
     is_use: bool = True
     """Does it keep the session it is asked with from idling?"""
+    is_form: bool = False
+    """Is the body sent as a form does, not as JSON?"""
     is_open: bool = False
     """Is it for everybody, without a log-in?"""
 

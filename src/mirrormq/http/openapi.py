@@ -19,6 +19,7 @@ from mirrormq.http.describe import PAGED, Described, description_of
 
 VERSION = "3.1.0"
 JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
 
 _PART = re.compile(r"\{([^}:]+)(?::[^}]*)?\}")
 _ERRORS = {
@@ -98,7 +99,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         found["security"] = []
     if facts.body is not None and route.verb in ("POST", "PUT"):
         required = any(info.required for info in msgspec.structs.fields(facts.body))
-        content = {JSON: {"schema": schemas[_key(facts.body)]}}
+        content = {FORM if facts.is_form else JSON: {"schema": schemas[_key(facts.body)]}}
         found["requestBody"] = {"required": required, "content": content}
     return found
 

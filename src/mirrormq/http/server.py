@@ -20,6 +20,7 @@ from yarl import URL
 
 from mirrormq.base import limits
 from mirrormq.http import audit
+from mirrormq.http import help as help_pages
 from mirrormq.http.answers import Fault, encoded, error_response, json_response, not_found, unavailable
 from mirrormq.http.api import Call, Handler
 from mirrormq.http.auth import NOBODY, Gate, Identity
@@ -69,7 +70,8 @@ class Api:
         self._handlers: dict[Next, Handler] = {}
         self._facts = facts
         self._runner: web.AppRunner | None = None
-        self._document: bytes | None = None
+        self._document: dict[str, Any] | None = None
+        self._encoded: bytes | None = None
         self.url = ""
         """Where `ctl` on this machine asks."""
 
@@ -81,7 +83,7 @@ class Api:
             found += module.ROUTES
         for resources in (about.routes(), ctl.routes(about), watch.routes(about), upkeep.routes(about)):
             found += resources
-        found += session_routes.routes(self._sessions)
+        found += session_routes.routes(self._sessions, self._gate)
         found += [("GET", "mirrormq/stream", self._hub.serve), ("GET", "openapi.json", self.openapi)]
         routes = [Route(verb, f"/api/{path}", handler) for verb, path, handler in found]
         measured = metrics.Metrics(self._process, self._facts).routes()
@@ -97,6 +99,8 @@ class Api:
             if verb == "GET":
                 app.router.add_route("HEAD", path, served)
         app.router.add_route("GET", health.PATH, health.ready(self._process, self._facts))
+        for path, answer in help_pages.routes(self._described):
+            app.router.add_get(path, answer)
         files = Files()
         app.router.add_get("/", files.get)
         app.router.add_get("/ui/{path:.+}", files.get)
@@ -106,10 +110,15 @@ class Api:
     @described(answer=dict[str, Any], is_open=True)
     async def openapi(self, _call: Call) -> web.Response:
         """GET openapi.json: this API, described for programs."""
+        if self._encoded is None:
+            self._encoded = encoded(await self._described())
+        return json_response(self._encoded)
+
+    async def _described(self) -> dict[str, Any]:
         if self._document is None:
             # Tens of milliseconds, once: not on the loop.
-            self._document = await asyncio.to_thread(lambda: encoded(document(self.routes())))
-        return json_response(self._document)
+            self._document = await asyncio.to_thread(lambda: document(self.routes()))
+        return self._document
 
     async def serve(self, listening: socket.socket, secured: Secured | None = None) -> None:
         """Answer on a bound socket, and on one with TLS."""

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from mirrormq.http import help as help_pages
 from mirrormq.http.describe import description_of
 from mirrormq.http.ports import WebSettings
 from mirrormq.http.server import Api as Server
@@ -49,6 +50,7 @@ async def test_every_route_is_in_it(api: Api, kit: AdminKit) -> None:
         if route.resource is not None and route.method != "HEAD"
     }
     files = {("get", "/"), ("get", "/ui/{path}"), ("get", "/health/ready")}
+    files |= {("get", path) for path, _ in help_pages.routes(server._described)}
     named = {(verb, path) for path, verbs in found["paths"].items() for verb in verbs}
     assert registered - files == named
 
