@@ -9,6 +9,7 @@ Guarantees
 Names that RabbitMQ's own exporter has mean the same here; the others begin with `mirrormq_`.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from mirrormq.broker.channel import Channel
     from mirrormq.broker.queue import Queue
     from mirrormq.node.switch import Switch
+
+
+PYTHON = "Python " + ".".join(map(str, sys.version_info[:3]))
 
 
 class QueueFacts(NamedTuple):
@@ -227,7 +231,11 @@ def of_node(source: MetricSource, totals: Totals, process: Mapping[str, Any]) ->
         "rabbitmq_build_info",
         "The version of RabbitMQ whose behaviour the node has, and its own.",
         1,
+        # A column each in RabbitMQ's table of nodes: whose names these are, what writes them, what runs it.
         ("rabbitmq_version", RABBITMQ_VERSION),
+        ("prometheus_plugin_version", RABBITMQ_VERSION),
+        ("prometheus_client_version", __version__),
+        ("erlang_version", PYTHON),
         ("mirrormq_version", __version__),
     )
     names = (("node", source.node_name), ("cluster", cluster))

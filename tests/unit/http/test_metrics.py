@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import platform
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest_asyncio
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
+from mirrormq import __version__
 from mirrormq.http import answers
 from mirrormq.http.routes.metrics import Metrics
 from mirrormq.wire import methods
@@ -172,7 +174,13 @@ async def test_identity_and_build_have_rabbitmqs_labels(api: Api, kit: AdminKit)
         "rabbitmq_cluster",
         "rabbitmq_cluster_permanent_id",
     }
-    assert labels["rabbitmq_build_info"]["rabbitmq_version"] == "3.10.8"
+    assert labels["rabbitmq_build_info"] == {
+        "rabbitmq_version": "3.10.8",
+        "prometheus_plugin_version": "3.10.8",
+        "prometheus_client_version": __version__,
+        "erlang_version": f"Python {platform.python_version()}",
+        "mirrormq_version": __version__,
+    }
 
 
 async def test_per_object_has_each_queue_channel_connection_and_exchange(api: Api, kit: AdminKit) -> None:
