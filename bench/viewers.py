@@ -1,9 +1,10 @@
 """What watching costs:  python -m bench.viewers --queues 10000 --connections 1000 --viewers 10
 
-A cluster with many queues and idle connections. First how long the first page of each list takes, then the
-CPU of the node that is watched: with nobody, and with viewers that follow what the pages of the web UI follow
-(some the same page, some others). Beside that a small request goes round all the time: how long the slowest
-one took bounds how long the loop was held by anything.
+A cluster with many queues and idle connections. First how long the first page of each list takes, and how
+long a person in front of a browser waits for the list of queues. Then the CPU of the node that is watched:
+with nobody, with viewers that follow what the pages of the web UI follow (some the same page, some others),
+and with Prometheus beside them. At last a small request goes round all the time: how long the slowest one
+took bounds how long the loop was held by anything.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from bench import machine
+from bench import inbrowser, machine
 from tests.cluster import kit
 from tests.cluster.kit import ADMIN, AMQP, Node
 from tests.support import raw
@@ -53,6 +54,10 @@ WATCHED: tuple[tuple[str, ...], ...] = (
     ("mirrormq/timeline?limit=100", "mirrormq/cluster"),
 )
 """What ten people look at."""
+
+SCRAPED = ("/metrics", "/metrics/per-object")
+SCRAPE_S = 15.0
+"""How often Prometheus asks unless told otherwise."""
 
 LISTS = {
     "queues": FIRST_PAGE,
@@ -86,6 +91,14 @@ class Session:
         connection.close()
         return json.loads(body)
 
+    def scrape(self, path: str) -> int:
+        """Octets of what Prometheus gets there."""
+        connection = http.client.HTTPConnection(self.host, ADMIN, timeout=60)
+        connection.request("GET", path, headers=self._headers)
+        size = len(connection.getresponse().read())
+        connection.close()
+        return size
+
     def follow(self, topics: tuple[str, ...]) -> socket.socket:
         """Open a stream; what it says is there to be read."""
         found = socket.create_connection((self.host, ADMIN), timeout=10)
@@ -117,6 +130,31 @@ class Pulse(threading.Thread):
         self.join()
         ordered = sorted(self.times)
         return ordered[len(ordered) // 2] * 1000, ordered[-1] * 1000
+
+
+class Scraper(threading.Thread):
+    """Prometheus: all metrics, again and again."""
+
+    def __init__(self, session: Session, every: float) -> None:
+        super().__init__(daemon=True)
+        self._session = session
+        self._every = every
+        self._ended = threading.Event()
+        self.seen: dict[str, list[tuple[float, int]]] = {path: [] for path in SCRAPED}
+        """Seconds and octets."""
+
+    def run(self) -> None:
+        while True:
+            for path, seen in self.seen.items():
+                began = time.perf_counter()
+                size = self._session.scrape(path)
+                seen.append((time.perf_counter() - began, size))
+            if self._ended.wait(self._every):
+                return
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
 
 
 class Traffic(threading.Thread):
@@ -184,6 +222,28 @@ def watch(session: Session, viewers: int, seconds: float, pid: int) -> tuple[flo
     return share, got
 
 
+def watching(given: argparse.Namespace, session: Session, pid: int) -> None:
+    """What it costs that somebody looks."""
+    cpu, began = machine.cpu_s(pid), time.monotonic()
+    time.sleep(given.seconds)
+    nobody = (machine.cpu_s(pid) - cpu) / (time.monotonic() - began) * 100
+    share, got = watch(session, given.viewers, given.seconds, pid)
+    print(f"nobody watches: {nobody:.1f} % of a core; {given.viewers} viewers: {share:.1f} %,")
+    print(f"so they cost {share - nobody:.1f} %; they got {got / given.seconds / 1000:.0f} kB/s in all")
+    scraper, pulse = Scraper(session, given.scrape), Pulse(session)
+    scraper.start()
+    share, _ = watch(session, given.viewers, given.seconds, pid)
+    print(f"the same and Prometheus every {given.scrape:.0f} s: {share:.1f} %")
+    pulse.start()
+    watch(session, given.viewers, given.seconds / 2, pid)
+    middle, slowest = pulse.end()
+    scraper.end()
+    for path, seen in scraper.seen.items():
+        slow, size = max(seen)
+        print(f"{path}: {size / 1000:.0f} kB, the slowest of {len(seen)} {slow * 1000:.0f} ms")
+    print(f"a small request meanwhile: {middle:.1f} ms, the slowest {slowest:.1f} ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What watching costs")
     parser.add_argument("--nodes", type=int, default=3)
@@ -191,6 +251,9 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1_000)
     parser.add_argument("--viewers", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument(
+        "--scrape", type=float, default=SCRAPE_S, help="seconds between two looks of Prometheus"
+    )
     given = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="viewers-") as folder,
@@ -207,19 +270,10 @@ def main() -> None:
                 session.ask("GET", path)
                 times.append((time.perf_counter() - began) * 1000)
             print(f"{name}: {sorted(times)[ROUNDS // 2]:.0f} ms (slowest {max(times):.0f} ms)", flush=True)
+        print("\n".join(inbrowser.measure(made)), flush=True)
         traffic = Traffic(made.nodes[-1], given.queues)
         traffic.start()
-        cpu, began = machine.cpu_s(watched.pid), time.monotonic()
-        time.sleep(given.seconds)
-        nobody = (machine.cpu_s(watched.pid) - cpu) / (time.monotonic() - began) * 100
-        share, got = watch(session, given.viewers, given.seconds, watched.pid)
-        print(f"nobody watches: {nobody:.1f} % of a core; {given.viewers} viewers: {share:.1f} %,")
-        print(f"so they cost {share - nobody:.1f} %; they got {got / given.seconds / 1000:.0f} kB/s in all")
-        pulse = Pulse(session)
-        pulse.start()
-        watch(session, given.viewers, given.seconds / 2, watched.pid)
-        middle, slowest = pulse.end()
-        print(f"a small request meanwhile: {middle:.1f} ms, the slowest {slowest:.1f} ms")
+        watching(given, session, watched.pid)
         traffic.end()
         for client in clients:
             client.close()

@@ -12,23 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from mirrormq.client.bulk import BulkClient, Target
 from tests.cluster import kit
 from tests.cluster.kit import Cluster
-from tests.web.person import Person, browser_path
+from tests.web.person import Person, browser_path, launched
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 SHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 
 
@@ -71,13 +61,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """A real Chromium."""
-    path = browser_path()
-    if path is None:
+    if browser_path() is None:
         pytest.skip("there is no Chromium, e.g. 'sudo apt-get install chromium'")
-    with sync_playwright() as made:
-        found = made.chromium.launch(executable_path=path, args=list(FLAGS))
+    with launched() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture

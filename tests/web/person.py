@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, Request, expect, sync_playwright
 
 from tests.cluster.kit import ADMIN, Cluster, Node
 
 WAIT_MS = 15_000
 expect.set_options(timeout=WAIT_MS)
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 PAGES = {
     "overview": ("#/", "Overview"),
@@ -38,6 +50,15 @@ PAGES = {
 def browser_path() -> str | None:
     """The Chromium of this machine."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@contextlib.contextmanager
+def launched() -> Iterator[Browser]:
+    """A real Chromium."""
+    with sync_playwright() as made:
+        found = made.chromium.launch(executable_path=browser_path(), args=list(FLAGS))
+        yield found
+        found.close()
 
 
 class Person:
