@@ -74,29 +74,9 @@ class AmqpError(Exception):
         return f"{self.code} {self.reply_text}"
 
 
-def content_too_large(text: str, scope: Scope | None = None) -> AmqpError:
-    """311."""
-    return AmqpError(311, text, scope)
-
-
-def no_route(text: str, scope: Scope | None = None) -> AmqpError:
-    """312."""
-    return AmqpError(312, text, scope)
-
-
-def no_consumers(text: str, scope: Scope | None = None) -> AmqpError:
-    """313."""
-    return AmqpError(313, text, scope)
-
-
 def connection_forced(text: str, scope: Scope | None = None) -> AmqpError:
     """320."""
     return AmqpError(320, text, scope)
-
-
-def invalid_path(text: str, scope: Scope | None = None) -> AmqpError:
-    """402."""
-    return AmqpError(402, text, scope)
 
 
 def access_refused(text: str, scope: Scope | None = None) -> AmqpError:
@@ -142,11 +122,6 @@ def channel_error(text: str, scope: Scope | None = None) -> AmqpError:
 def unexpected_frame(text: str, scope: Scope | None = None) -> AmqpError:
     """505."""
     return AmqpError(505, text, scope)
-
-
-def resource_error(text: str, scope: Scope | None = None) -> AmqpError:
-    """506."""
-    return AmqpError(506, text, scope)
 
 
 def not_allowed(text: str, scope: Scope | None = None) -> AmqpError:

@@ -72,7 +72,6 @@ class Connection:
         "channel_max",
         "channels",
         "client_properties",
-        "close_reason",
         "conn_id",
         "connected_at",
         "flow",
@@ -115,7 +114,6 @@ class Connection:
         self.heartbeat = 0
         self.connected_at = host.now.wall // 1000
         self.recv_oct = self.recv_cnt = 0
-        self.close_reason: str | None = None
         self.owns_queues = False
         """Did it declare an exclusive queue? Spares the others a command when they close."""
 
@@ -581,7 +579,6 @@ class Connection:
 
     def send_close(self, error: AmqpError) -> None:
         """Write connection.close."""
-        self.close_reason = str(error)
         self.out.write_method(0, close_payload(methods.ConnectionClose, error))
 
     def note(self, level: str, text: str, **fields: object) -> None:

@@ -66,19 +66,6 @@ def encode_row(body: bytes, routing_key: bytes, exchange: bytes = b"", propertie
     return b"".join((head, exchange, routing_key, properties, body))
 
 
-def encode_copy(seq: int, body: bytes, queue: bytes, properties: bytes = DURABLE) -> bytes:
-    """A row that publishes a copy of the message with this seq in the queue that is mirrored."""
-    size = _COUNTED + len(queue) + len(properties) + _SEQ.size + len(body)
-    head = _ROW.pack(size, COPY, 0, len(queue), len(properties))
-    return b"".join((head, queue, properties, _SEQ.pack(seq), body))
-
-
-def encode_removal(seq: int, queue: bytes) -> bytes:
-    """A row that removes the copy of the message with this seq."""
-    head = _ROW.pack(_COUNTED + len(queue) + len(DURABLE) + _SEQ.size, REMOVE, 0, len(queue), len(DURABLE))
-    return b"".join((head, queue, DURABLE, _SEQ.pack(seq)))
-
-
 def encode_take(first: int, last: int, queue: bytes) -> bytes:
     """A row that takes the messages first..last out of a queue."""
     head = _ROW.pack(_COUNTED + len(queue) + len(DURABLE) + 2 * _SEQ.size, TAKE, 0, len(queue), len(DURABLE))

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from mirrormq.ctl.complete import SHELLS, proposals
 
-ENTRY = "__complete"
 PROGRAMS = "mirrormq mirrormqctl"
 USAGE = """\
 usage: mirrormq completion bash|zsh|fish

@@ -79,10 +79,6 @@ class Access:
         pattern = self._topic_patterns[key]
         return pattern is not None and pattern.matches(routing_key)
 
-    def has_topic_permissions(self, user: str, vhost: str, exchange: str) -> bool:
-        """Whether routing keys of an exchange need to be looked at at all."""
-        return (user, vhost, exchange) in self._state.topic_permissions
-
     def tags(self, user: str) -> tuple[str, ...]:
         """Tags of a user; none for an unknown one."""
         record = self._state.users.get(user)

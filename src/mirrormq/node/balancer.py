@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from mirrormq.node.node import Node
 
 OFF, TIMER, APPOINT, ON_DEMAND, RUN = "off", "timer", "appoint", "on-demand", "run"
-TRIGGERS = (OFF, TIMER, APPOINT, ON_DEMAND, RUN)
 KINDS = ("all", "classic", "quorum")
 PLANNING, LOCKING, MOVING, DONE = "planning", "locking", "moving", "done"
 DEPTHS = "depths"

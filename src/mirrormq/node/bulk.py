@@ -248,7 +248,6 @@ class BulkConnection(Connection):
         """Say why, and hang up."""
         if self.state in (CLOSED, GONE):
             return
-        self.close_reason = error.text
         self.write(bulk.encode(bulk.ERROR, 0, {"code": error.code, "text": error.text}))
         self._hang_up()
 

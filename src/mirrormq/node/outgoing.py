@@ -99,8 +99,6 @@ class Outgoing:
         self._unsent: deque[Owed] = deque()
         self._session = 0
         """Of the link when the stream was opened there last."""
-        self.given_up = 0
-        """Publishes that were refused because the master was away for too long."""
 
     @property
     def is_empty(self) -> bool:
@@ -243,7 +241,6 @@ class Outgoing:
             self.log.durable = owed.last
             given_up += owed.last - owed.first + 1
         if given_up:
-            self.given_up += given_up
             peer = self._queue.link.peer
             self._host.note(
                 "warning",

