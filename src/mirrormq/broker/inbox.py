@@ -171,9 +171,12 @@ class Inbox:
                 return
 
     def stop(self) -> None:
-        """The queue is gone: nobody has to wait for it."""
+        """The queue is gone: nobody has to wait for it, nor does its log say any more what is durable."""
+        unsafe, self._unsafe = self._unsafe, deque()
         waiting, self._waiting = self._waiting, []
         rows, self._rows = self._rows, deque()
+        for letters in unsafe:
+            _tell(letters)
         _tell(waiting)
         _tell([(one, sender, one.first + one.records - 1) for one, sender, _ in rows])
 

@@ -1,7 +1,10 @@
 """Dead letters between mirrored queues: each arrives exactly once, whoever dies on the way."""
 
 from mirrormq.broker import inherited
+from mirrormq.broker.queueport import Rows
+from mirrormq.kernel.forward import encode
 from mirrormq.kernel.message import Message
+from mirrormq.kernel.rows import PUBLISH
 from mirrormq.node import requests
 from mirrormq.wire import methods
 from tests.support.kernelkit import PERSISTENT
@@ -116,3 +119,44 @@ def test_a_letter_that_comes_again_while_the_home_nodes_are_heard_is_taken_once(
     group.advance(0.3)
     assert after.there == [1]
     assert group.depth("letters") == 1
+
+
+def cut_letters(group: Site) -> None:
+    """What the queue of the letters takes from now on its mirror does not hear of."""
+    group.policy("^letters$", "l", ha_mode="nodes", ha_params=["a", "c"], ha_mirror_timeout=60_000)
+    group.advance(1)
+    group.cuts |= {frozenset(("a", "c"))}
+
+
+def delete_letters(group: Site) -> None:
+    group["d"].client().ask(methods.QueueDelete(0, "letters", False, False, False), methods.QueueDeleteOk)
+    group.cuts.clear()
+    group.advance(1)
+
+
+def test_a_letter_that_its_target_has_not_brought_to_all_mirrors_is_let_go_when_the_target_is_deleted():
+    group = wide()
+    group.fill(1)
+    taker = Consumer(group, group["a"].client())
+    taker.wait_taken(1)
+    cut_letters(group)
+    reject(taker, 0)
+    group.advance(0.2)
+    queue = group["a"].node.vhosts["/"].queues["q"]
+    assert queue.letters.backlog == 1
+    delete_letters(group)
+    assert queue.letters.backlog == 0
+    assert queue.log.kept.dying == {}
+
+
+def test_rows_that_their_target_has_not_brought_to_all_mirrors_are_let_go_when_the_target_is_deleted():
+    group = wide()
+    source = Source()
+    cut_letters(group)
+    queue = group["a"].node.vhosts["/"].queues["letters"]
+    queue.receive(Rows(encode(LETTER, False), 1, 1, PUBLISH), source, 1, is_resent=False)
+    group.advance(0.2)
+    assert group.depth("letters", "a") == 1
+    assert source.there == []
+    delete_letters(group)
+    assert source.there == [1]
