@@ -457,6 +457,9 @@ sink_wait_us_max = 600 * 1_000_000
 sink_txs_max = 100_000
 """Transactions in one batch: partitions of one query."""
 
+sink_partition_max = (1 << 32) - 1
+"""Highest index of a partition: so many octets has it in the log."""
+
 sink_retry_us = 500_000
 """After this a sink looks again whether a queue can be reached for which it has rows."""
 

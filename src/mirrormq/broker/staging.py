@@ -208,6 +208,9 @@ class Staging:
         try:
             self.check_open()
         except SinkError as error:
+            # The queue is being handed over. If this node stays its master, nobody finishes what it has.
+            self._orphans += opened.seqs
+            self.queue.core.touch()
             done(error)
             return
         if opened.is_void or tx.batch <= self.state.last:

@@ -11,13 +11,13 @@ Guarantees
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, not_found
 from mirrormq.broker.inherited import since_of
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import Answer, Got, Told
+from mirrormq.node.peerframes import Answer, Got
 
 if TYPE_CHECKING:
     from mirrormq.broker.queue import Queue
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mirrormq.node.stream import Stream
 
 Answered = Callable[[Answer | Got | AmqpError], None]
+ToldSink = Callable[[dict[str, Any] | None], None]
 
 
 class Carrier(Protocol):
@@ -64,7 +65,7 @@ class SinkEnds:
         """Transactions that the peer stages here."""
         self.far_stages: dict[int, FarStage] = {}
         """Those that this node stages there."""
-        self.asked: dict[int, Callable[[Told | None], None]] = {}
+        self.asked: dict[int, ToldSink] = {}
         """Requests to staging queues mastered there, by number."""
 
 
@@ -261,7 +262,7 @@ class PeerLink:
         self._requests[number] = answered
         self.send(peerframes.encode(make(number)))
 
-    def ask_sink(self, make: Callable[[int], peerframes.Other], told: Callable[[Told | None], None]) -> None:
+    def ask_sink(self, make: Callable[[int], peerframes.Other], told: ToldSink) -> None:
         """The same for a staging queue; `told` gets None if there will be no answer."""
         if not self.is_open:
             told(None)

@@ -5,17 +5,20 @@ Guarantees
   out of reach, or another node is about to become it, the answer is `unavailable`, and asking again is safe.
 - A transaction that another node stages here is dropped when the link to that node breaks: it cannot be
   complete.
+- What another node asks or answers is read as a whole before anything is done with it; if it cannot be, that
+  costs the link, and whoever waits hears `unavailable`.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
+from mirrormq.base import limits
 from mirrormq.broker.queueport import QueuePort
 from mirrormq.broker.staging import Committed, OpenTx, SinkError, StagingQueue
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import SinkAsk, Taken, Told
+from mirrormq.node.peerframes import BadFrame, SinkAsk, Taken, Told
 from mirrormq.node.peerlink import PeerLink, SinkEnds
 from mirrormq.node.remotequeue import RemoteQueue
 
@@ -28,6 +31,53 @@ Done = Callable[[Fields | SinkError], None]
 BEGIN, FINISH, COMMIT, ABORT, STATE = "begin", "finish", "commit", "abort", "state"
 
 _encoder = msgspec.msgpack.Encoder()
+_any = msgspec.msgpack.Decoder(Fields)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+_T = TypeVar("_T")
+_Time = Annotated[int, msgspec.Meta(ge=0, le=limits.sink_kept_ms * 1000)]
+
+
+class _Begin(msgspec.Struct, frozen=True):
+    """Start a transaction; `timeout` in µs."""
+
+    batch: Annotated[int, msgspec.Meta(ge=0)]
+    partition: Annotated[int, msgspec.Meta(ge=0, le=limits.sink_partition_max)]
+    timeout: _Time
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    """The answer; 16 hexadecimal digits."""
+
+    tx: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    void: bool
+
+
+class _Finish(msgspec.Struct, frozen=True):
+    """All rows of a transaction were sent."""
+
+    tx: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    """Commit transactions; `wait` in µs. Their names are what a client said."""
+
+    batch: int
+    txs: list[str]
+    wait: _Time
+
+
+class _Abort(msgspec.Struct, frozen=True):
+    """Drop transactions."""
+
+    txs: list[str]
+
+
+class _Failed(msgspec.Struct, frozen=True):
+    """An answer that says what is wrong."""
+
+    code: str
+    text: str
 
 
 class Stage(Protocol):
@@ -62,8 +112,16 @@ def ask(queue: QueuePort, what: str, fields: Fields, done: Done) -> None:
         done(SinkError("unavailable", f"the master of the staging {queue.text} is out of reach"))
         return
 
+    def told(answer: Fields | None) -> None:
+        if answer is None:
+            done(SinkError("unavailable", "the master of the staging queue went out of reach"))
+        elif "code" in answer:
+            done(SinkError(answer["code"], answer["text"]))
+        else:
+            done(answer)
+
     body = _encoder.encode(fields)
-    link.ask_sink(lambda number: SinkAsk(number, queue.record.id, what, body), lambda told: done(_read(told)))
+    link.ask_sink(lambda number: SinkAsk(number, queue.record.id, what, body), told)
 
 
 def begin(queue: QueuePort, fields: Fields, done: Callable[["str", "Stage | SinkError"], None]) -> None:
@@ -84,8 +142,12 @@ def begin(queue: QueuePort, fields: Fields, done: Callable[["str", "Stage | Sink
         elif link is None:
             done("", SinkError("unavailable", "the link broke"))
         else:
-            stage = FarStage(link, queue, int(answer["tx"], 16), is_void=answer["void"])
-            done(answer["tx"], stage)
+            try:
+                told = _convert(answer, _Begun)
+            except BadFrame:
+                done("", SinkError("unavailable", "the answer of the master cannot be read"))
+                raise
+            done(told.tx, FarStage(link, queue, int(told.tx, 16), is_void=told.void))
 
     ask(queue, BEGIN, fields, begun)
 
@@ -94,13 +156,19 @@ def _link(queue: QueuePort) -> PeerLink | None:
     return queue.link if isinstance(queue, RemoteQueue) and queue.is_open else None
 
 
-def _read(told: Told | None) -> Fields | SinkError:
-    if told is None:
-        return SinkError("unavailable", "the master of the staging queue went out of reach")
-    fields: Fields = msgspec.msgpack.decode(told.body)
-    if "code" in fields:
-        return SinkError(fields["code"], fields["text"])
-    return fields
+def _read(body: bytes) -> Fields:
+    """The map in a frame of another node."""
+    try:
+        return _any.decode(body)
+    except _UNREADABLE as error:
+        raise BadFrame(f"what is said about a sink is no map: {error}") from None
+
+
+def _convert(fields: Fields, kind: type[_T]) -> _T:
+    try:
+        return msgspec.convert(fields, kind)
+    except _UNREADABLE as error:
+        raise BadFrame(f"{kind.__name__[1:].lower()} of a sink: {error}") from None
 
 
 # --- the master's side ----------------------------------------------------------------------------------
@@ -110,19 +178,26 @@ def _serve(queue: StagingQueue, what: str, fields: Fields, done: Done) -> None:
     staging = queue.staging
     try:
         if what == COMMIT:
-            txs = [int(tx, 16) for tx in fields["txs"]]
-            staging.commit(fields["batch"], txs, fields["wait"], lambda answer: done(_committed(answer)))
+            asked = _convert(fields, _Commit)
+            txs = _numbers(asked.txs)
+            staging.commit(asked.batch, txs, asked.wait, lambda answer: done(_committed(answer)))
         elif what == ABORT:
-            staging.abort([int(tx, 16) for tx in fields["txs"]])
+            staging.abort(_numbers(_convert(fields, _Abort).txs))
             done({})
         elif what == STATE:
             staging.tell(done)
         else:
-            raise peerframes.BadFrame(f"nothing is known about '{what}'")
+            raise BadFrame(f"nothing is known about '{what}'")
     except SinkError as error:
         done(error)
-    except (KeyError, ValueError, TypeError) as error:
-        done(SinkError("refused", f"{what}: {error}"))
+
+
+def _numbers(txs: list[str]) -> list[int]:
+    """Transactions by the names that a client gave: none has another one than those of `begin`."""
+    try:
+        return [int(tx, 16) for tx in txs]
+    except ValueError as error:
+        raise SinkError("refused", f"this is no transaction: {error}") from None
 
 
 def _committed(answer: Committed | SinkError) -> Fields | SinkError:
@@ -140,17 +215,18 @@ def on_ask(switch: "Switch", link: PeerLink, frame: SinkAsk) -> None:
             answer = {"code": answer.code, "text": answer.text}
         link.send(peerframes.encode(Told(frame.request, _encoder.encode(answer))))
 
-    queue = switch.masters.get(frame.queue)
+    fields, queue = _read(frame.body), switch.masters.get(frame.queue)
     if not isinstance(queue, StagingQueue):
         done(SinkError("unavailable", "the staging queue has another master, or is gone"))
         return
-    fields: Fields = msgspec.msgpack.decode(frame.body)
     if frame.what == BEGIN:
+        _convert(fields, _Begin)
         begin(queue, fields, lambda name, stage: _begun(link, name, stage, done))
     elif frame.what == FINISH:
-        stage = link.sinks.stages.pop(int(fields["tx"], 16), None)
+        tx = _convert(fields, _Finish).tx
+        stage = link.sinks.stages.pop(int(tx, 16), None)
         if stage is None:
-            done(SinkError("gone", f"transaction {fields['tx']} is not open here"))
+            done(SinkError("gone", f"transaction {tx} is not open here"))
         else:
             stage.finish(lambda error: done({} if error is None else error))
     else:
@@ -180,7 +256,9 @@ def on_block(_switch: "Switch", link: PeerLink, frame: peerframes.Staged) -> Non
     try:
         stage.add(frame.target, bytes(frame.data[frame.at :]), frame.records, frame.op)
     except SinkError:
+        # The queue is being handed over, or gone. If this node stays its master, nobody finishes what it has.
         del link.sinks.stages[frame.tx]
+        stage.abort()
 
 
 def on_taken(_switch: "Switch", link: PeerLink, frame: Taken) -> None:
@@ -192,9 +270,12 @@ def on_taken(_switch: "Switch", link: PeerLink, frame: Taken) -> None:
 
 def on_told(_switch: "Switch", link: PeerLink, frame: Told) -> None:
     """An answer; one that nobody waits for is ignored."""
+    answer = _read(frame.body)
+    if "code" in answer:
+        _convert(answer, _Failed)
     told = link.sinks.asked.pop(frame.request, None)
     if told is not None:
-        told(frame)
+        told(answer)
 
 
 def link_down(link: PeerLink) -> None:

@@ -152,8 +152,12 @@ def stage(call: Call) -> None:
     asked = call.take(Stage)
     vhost, user = _place(call)
     queue = _queue(call, asked.sink)
-    if asked.batch < 0 or asked.partition < 0 or asked.tx_timeout <= 0:
+    # A time that is no number at all is above nothing.
+    if asked.batch < 0 or asked.partition < 0 or not asked.tx_timeout > 0:
         call.fail(SinkError("refused", "batch, partition and tx_timeout are not negative"))
+        return
+    if asked.partition > limits.sink_partition_max:
+        call.fail(SinkError("refused", f"no partition has an index above {limits.sink_partition_max}"))
         return
     if asked.origin != vhost.mirror_of:
         mirrors = f"mirrors '{vhost.mirror_of}'" if vhost.mirror_of else "is no mirror, or was promoted"
@@ -184,7 +188,8 @@ def commit_set(call: Call) -> None:
     if len(asked.txs) > limits.sink_txs_max:
         call.fail(SinkError("limit", f"more than {limits.sink_txs_max} transactions in one batch"))
         return
-    wait = int(min(max(asked.wait, 0), limits.sink_wait_us_max / 1_000_000) * 1_000_000)
+    seconds = max(0, asked.wait)
+    wait = int(min(seconds, limits.sink_wait_us_max / 1_000_000) * 1_000_000)
     _ask(call, asked.sink, sinkdesk.COMMIT, {"batch": asked.batch, "txs": asked.txs, "wait": wait})
 
 
