@@ -255,7 +255,7 @@ class Metadata:
                 # What cannot be read here would stop every node that applies it.
                 decode_command(decoded.command)
                 nodes.append(decoded.node)
-        except (msgspec.DecodeError, Unreadable) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Unreadable) as error:
             raise BadEnvelope(str(error)) from error
         self._again = self._again or not envelopes
         for envelope, node in zip(envelopes, nodes, strict=True):

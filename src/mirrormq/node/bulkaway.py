@@ -37,6 +37,9 @@ Done = Callable[[Fields | BulkError], None]
 Serve = Callable[["Node", int, Fields, Done], None]
 """Answers a question about the queue with this number (0: the arguments say which)."""
 
+_OWN = ("self", "code", "text")
+"""What an error has anyway."""
+
 MASTER_OPS: dict[str, Serve] = {}
 """Answered by the master of a queue; entered by those who serve them."""
 MEMBER_OPS: dict[str, Callable[["Node", Fields, Callable[[Rows], None]], None]] = {}
@@ -126,8 +129,23 @@ def ask_member(node: "Node", name: str, op: str, fields: Fields, done: Callable[
     node.inquiries.ask(_question(body, []), [name], gathered)
 
 
+class _Row(msgspec.Struct, frozen=True):
+    """What may be in a row by these names, whoever sent it."""
+
+    id: int = 0
+    answer: Fields | None = None
+    error: tuple[str, str, Fields] | None = None
+    data: bytes = b""
+    position: int = 0
+
+
 def _rows(replies: "Replies") -> Rows:
-    return [row_of(raw) for one in replies.rows.values() for raw in one]
+    rows = [row_of(raw) for one in replies.rows.values() for raw in one]
+    try:
+        msgspec.convert(rows, list[_Row])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return [row_of_error(BulkError(bulk.UNAVAILABLE, f"a node's answer cannot be read: {error}"))]
+    return rows
 
 
 def _problem(replies: "Replies") -> str:
@@ -152,7 +170,10 @@ def _row(number: int, found: Fields | BulkError) -> dict[str, Any]:
 def _found(row: dict[str, Any] | None, problem: str) -> Fields | BulkError:
     if row is None:
         return BulkError(bulk.UNAVAILABLE, problem or "the master moved while it was asked")
-    return error_in(row) or row["answer"]
+    answer: Fields | None = row.get("answer")
+    if answer is None:
+        return error_in(row) or BulkError(bulk.UNAVAILABLE, "a node's answer says nothing")
+    return answer
 
 
 def row_of_error(error: BulkError) -> dict[str, Any]:
@@ -162,7 +183,7 @@ def row_of_error(error: BulkError) -> dict[str, Any]:
 
 def error_in(row: dict[str, Any]) -> BulkError | None:
     """The error in a row."""
-    if "error" not in row:
+    if row.get("error") is None:
         return None
     code, text, more = row["error"]
-    return BulkError(code, text, **more)
+    return BulkError(code, text, **{name: one for name, one in more.items() if name not in _OWN})

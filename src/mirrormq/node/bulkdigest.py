@@ -176,11 +176,11 @@ def _relay(call: Call, record: records.Queue, asked: Asked) -> None:
     def found(rows: bulkaway.Rows, problem: str) -> None:
         last = rows[-1] if rows else {}
         error = bulkaway.error_in(last)
-        if not rows or error is not None:
-            call.fail(error or BulkError(bulk.UNAVAILABLE, problem))
+        if error is not None or "end" not in last:
+            call.fail(error or BulkError(bulk.UNAVAILABLE, problem or "the node's answer has no end"))
             return
         for row in rows[:-1]:
-            call.data(row["data"])
+            call.data(row.get("data", b""))
         call.end({"node": asked.node})
 
     call.stream = _Ignoring()

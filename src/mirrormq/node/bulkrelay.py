@@ -97,7 +97,7 @@ class Relay(Output):
         last = rows[-1] if rows else {}
         error = bulkaway.error_in(last)
         if error is None and "position" in last:
-            data = b"".join(row["data"] for row in rows[:-1])
+            data = b"".join(row.get("data", b"") for row in rows[:-1])
             if data:
                 self._call.data(data)
                 self._left = None if self._left is None else self._left - len(data)

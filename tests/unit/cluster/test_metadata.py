@@ -290,6 +290,8 @@ def test_with_one_voter_a_proposal_is_applied_before_the_flush_and_told_after_it
         b"\x93\x01\x02\x03",
         b"\x91\xc4\x06\x95\x01\x02\x03\x04\x05",
         NO_COMMAND,
+        b"\x91\xc4\x06\x95\xa1\xff\x01\x02\x03",
+        b"\x91\xc5\x10\x00" + b"\x95" + b"\x91" * 4095,
     ],
 )
 def test_bytes_that_are_no_proposals_are_refused(payload: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirrormq.node import inquiryframes as frames
 from mirrormq.wire import bulk, methods
 from mirrormq.wire.bulk import BulkError
 from tests.support.bulkkit import BulkUser, bodies
@@ -185,3 +186,38 @@ def test_browsing_a_mirror_shows_what_is_live_at_its_durable_mark() -> None:
     facts = asked(kit, "b", queue="q")
     user = BulkUser.logged_in(kit["b"])
     assert bodies(user.read(**span(facts, live=True, end_epoch=None))) == NUMBERS[1:]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"id": "x"},
+        {"data": 5},
+        {"position": "here"},
+        {"answer": [1]},
+        {"error": 5},
+        {"error": None},
+        {"error": ["unavailable", "no"]},
+        {"error": ["unavailable", "no", {"code": 1, "text": 2, "self": 3}]},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("op", ["read", "queues", "digest"])
+def test_an_answer_of_another_node_that_is_none_is_an_error_of_the_call(
+    op: str, row: dict[str, object]
+) -> None:
+    kit = MirroredKit()
+    kit.confirm(kit.declare("plain", "a"), 20, "plain")
+    facts = asked(kit, "b", queue="plain")
+    user = BulkUser.logged_in(kit["b"])
+    kit.cuts.add(frozenset(("a", "b")))
+    fields = {"read": span(facts, relay=True), "queues": {"queue": "plain"}}
+    request = user.send(op, **fields.get(op, {**span(facts), "node": "a", "step": 5, "upto": 30}))
+    [number] = kit["b"].node.inquiries._open
+    bad = frames.encode(frames.Rows(number, True, [frames.packed({"data": b"x"}), frames.packed(row)]))
+    kit["b"].node.peer_frame(kit.now, "a", bad)
+    kit.run()
+    with pytest.raises(BulkError) as error:
+        user.answer(request)
+    assert error.value.code == bulk.UNAVAILABLE
