@@ -284,6 +284,10 @@ dead_letter_backlog_bytes_max = 1024 * 1024 * 1024
 """Dead letters of one queue on their way to durable queues; beyond it what max-length drops is no longer
 waited for.
 """
+tx_methods_max = 100_000
+"""Publishes and acknowledgements that one channel may hold back for its commit."""
+tx_bytes_max = 256 * 1024 * 1024
+"""Bytes of these publishes; one message may be larger."""
 dead_letter_note_us = 60_000_000
 """Least time between two notes that a queue's dead letters are over that bound."""
 pace_messages = 500

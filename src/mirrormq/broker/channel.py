@@ -177,9 +177,12 @@ class Channel(Publisher):
         """Take an acknowledgement the reader could not apply: it belongs to a transaction, or to nothing."""
         if self.core.closing:
             return
-        if self.tx is not None and self.tx.hold(kind, tag, multiple, requeue):
-            return
-        self.on_error(precondition_failed(f"unknown delivery tag {tag}"), _SETTLES[kind])
+        try:
+            if self.tx is not None and self.tx.hold(kind, tag, multiple, requeue):
+                return
+            raise precondition_failed(f"unknown delivery tag {tag}")
+        except AmqpError as error:
+            self.on_error(error, _SETTLES[kind])
 
     def on_tick(self, now: int) -> None:
         """Close the channel if a delivery has not been acknowledged for too long."""

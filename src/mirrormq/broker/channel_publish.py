@@ -71,7 +71,7 @@ def _route(channel: "Channel", message: Message, extra_keys: list[bytes], *, man
     planned = Publish(message, queues, mandatory, bool(routed.replies))
     core = channel.core
     if channel.tx is not None:
-        channel.tx.publishes.append(planned)
+        channel.tx.publish(planned)
     elif not core.confirm:
         deliver(channel, planned, 0)
     else:

@@ -12,7 +12,8 @@ Guarantees, as RabbitMQ gives them
   before it is known that an acknowledgement is safe the channel is closed with 406, too: the message may come
   again.
 - Rollback forgets publishes and acknowledgements; the messages are outstanding as before, not requeued.
-- A channel that closes without commit has published and acknowledged nothing.
+- A channel that closes without commit has published and acknowledged nothing. So has one that holds back more
+  than a transaction may (`tx_methods_max`, `tx_bytes_max`): it is closed with 406.
 
 Acknowledgements are kept as they came and applied later in the same order. That gives the same result: tags
 only grow, so "all up to n" covers the same deliveries at commit as when it was sent.
@@ -21,6 +22,7 @@ only grow, so "all up to n" covers the same deliveries at commit as when it was 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mirrormq.base import limits
 from mirrormq.base.errors import precondition_failed
 from mirrormq.broker.arguments import text
 from mirrormq.broker.confirm import ConfirmTracker
@@ -77,6 +79,7 @@ class Transaction:
     """What a transactional channel has sent since the last commit or rollback."""
 
     __slots__ = (
+        "_bytes",
         "_channel",
         "_settled",
         "_settled_upto",
@@ -92,6 +95,8 @@ class Transaction:
         self._channel = channel
         self.tracker = RefusalTracker(channel)
         self.publishes: list[Publish] = []
+        self._bytes = 0
+        """Of these messages."""
         self._settles: list[Settle] = []
         self._settled: set[int] = set()
         self._settled_upto = 0
@@ -99,6 +104,24 @@ class Transaction:
         """Deliveries covered by what is held (for reports: exact unless a multiple ack spans gaps)."""
         self.acks_count = 0
         """The same without rejections."""
+
+    def publish(self, planned: Publish) -> None:
+        """Keep a message for the commit."""
+        self._check_room()
+        message = planned.message
+        self._bytes += message.body_size + len(message.properties)
+        if self.publishes and self._bytes > limits.tx_bytes_max:
+            raise precondition_failed(
+                f"a transaction holds {limits.tx_bytes_max // 1024**2} MiB of messages at most: commit sooner"
+            )
+        self.publishes.append(planned)
+
+    def _check_room(self) -> None:
+        if len(self.publishes) + len(self._settles) >= limits.tx_methods_max:
+            most = limits.tx_methods_max
+            raise precondition_failed(
+                f"a transaction holds {most} publishes and acknowledgements at most: commit sooner"
+            )
 
     def hold(self, kind: str, tag: int, multiple: bool, requeue: bool) -> bool:
         """Keep an acknowledgement for the commit; False if it names nothing outstanding."""
@@ -109,6 +132,7 @@ class Transaction:
                 return True
         elif tag <= self._settled_upto or tag in self._settled or not core.has(tag, multiple):
             return False
+        self._check_room()
         self._settles.append(Settle(kind, tag, multiple, requeue))
         covered = 1
         if multiple:
@@ -135,7 +159,7 @@ class Transaction:
     def take(self) -> tuple[list[Publish], list[Settle]]:
         """Hand over what is held, and begin anew."""
         held = self.publishes, self._settles
-        self.publishes, self._settles = [], []
+        self.publishes, self._settles, self._bytes = [], [], 0
         self._settled, self._settled_upto = set(), 0
         self.held_count = self.acks_count = 0
         return held

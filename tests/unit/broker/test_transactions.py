@@ -2,6 +2,7 @@
 
 import pytest
 
+from mirrormq.base import limits
 from mirrormq.wire import methods
 from tests.support.fakehost import Client, FakeHost, connected, method_frame
 
@@ -210,3 +211,52 @@ def test_tx_and_confirm_exclude_each_other():
     other = connected()
     other.call(methods.ConfirmSelect(), methods.ConfirmSelectOk)
     assert failed(other, methods.TxSelect()) == "PRECONDITION_FAILED - cannot switch from confirm to tx mode"
+
+
+def test_a_transaction_with_too_many_publishes_closes_its_channel_and_has_done_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(limits, "tx_methods_max", 3)
+    host = FakeHost()
+    client = transactional(host)
+    for _ in range(4):
+        client.publish("q", b"1")
+    [close] = client.all()
+    assert (close.reply_code, close.method_id) == (406, methods.BasicPublish.method_id_of)
+    assert close.reply_text.endswith("holds 3 publishes and acknowledgements at most: commit sooner")
+    host.end_pass()
+    assert ready(host) == 0
+
+
+def test_a_transaction_with_too_many_acknowledgements_closes_its_channel(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "tx_methods_max", 3)
+    _, client = holding(4)
+    for tag in (1, 2, 3):
+        client.send(methods.BasicAck(tag))
+    assert "at most" in failed(client, methods.BasicAck(4))
+
+
+def test_a_transaction_with_too_many_bytes_closes_its_channel_and_what_was_committed_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(limits, "tx_bytes_max", 1024**2)
+    host = FakeHost()
+    client = transactional(host)
+    for _ in range(8):
+        client.publish("q", bytes(131_000))
+    client.call(methods.TxCommit(), methods.TxCommitOk)
+    for _ in range(9):
+        client.publish("q", bytes(131_000))
+    [close] = client.all()
+    assert close.reply_code == 406
+    assert close.reply_text.endswith("a transaction holds 1 MiB of messages at most: commit sooner")
+    assert ready(host) == 8
+
+
+def test_one_message_may_be_larger_than_a_transaction(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "tx_bytes_max", 0)
+    host = FakeHost()
+    client = transactional(host)
+    client.publish("q", b"1")
+    client.call(methods.TxCommit(), methods.TxCommitOk)
+    assert ready(host) == 1
