@@ -231,7 +231,7 @@ class FakeHost:
     def meta_index(self) -> int:
         return 0
 
-    def after_flush(self, done: Callable[[bool], None]) -> None:
+    def after_settled(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
         done(True)
 
     def open_log(self, record: records.Queue) -> MemoryLog:

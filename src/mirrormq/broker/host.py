@@ -195,9 +195,9 @@ class Host(Protocol):
         """Index of the last metadata command applied, durable or not."""
         ...
 
-    def after_flush(self, done: Callable[[bool], None]) -> None:
-        """Call `done` when every change of a queue so far is durable; with False if another node was told of
-        some and went out of reach before it said so.
+    def after_settled(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
+        """Call `done` when nothing that has left these queues so far comes back, on whichever node they are;
+        with False if a node went out of reach, or lost the queue, before it said so.
         """
         ...
 

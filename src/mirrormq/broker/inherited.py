@@ -183,6 +183,11 @@ class Inherited:
         return min(self._strays, default=EVERYTHING) - 1 if self._strays else EVERYTHING
 
     @property
+    def is_losing(self) -> bool:
+        """Is something rejected that has to be read before it leaves the queue?"""
+        return REJECT in self._strays.values() or self._queue.core.has_strays
+
+    @property
     def coming(self) -> int:
         """Messages that are ready again, but for being read."""
         return sum(how != REJECT for how in self._strays.values())

@@ -2,15 +2,18 @@
 
 Guarantees, as RabbitMQ gives them
 - What a publish may do wrong (rights, missing exchange, properties) is judged when it is sent; its queues are
-  chosen then, too. What an acknowledgement names must be outstanding when it is sent.
+  chosen then, too, whoever their masters are at the commit. What an acknowledgement names must be outstanding
+  when it is sent.
 - Commit applies everything in the order it was sent, and is answered when all queues touched have made it
-  durable. If a queue refused one of the publishes the channel is closed with 406: the rest has happened.
+  durable, on every in-sync mirror of those that have mirrors: neither does a publish get lost nor an
+  acknowledged message come back while one of these copies is left. If a queue refused one of the publishes
+  the channel is closed with 406: the rest has happened.
 - What is published to one queue is one batch of its log: all of it is there after a crash, or nothing. There
   is no such promise across queues.
-- If a queue of another node takes part, acknowledgements wait until all publishes are safe, so that a crash
-  may leave both what was acknowledged and what was made of it, but never neither. If a link breaks for long
-  before it is known that an acknowledgement is safe the channel is closed with 406, too: the message may come
-  again.
+- If a queue of another node takes part, or one with mirrors, acknowledgements wait until all publishes are
+  safe, so that a crash may leave both what was acknowledged and what was made of it, but never neither. If a
+  link breaks for long before it is known that an acknowledgement is safe, or a queue gets another master, the
+  channel is closed with 406, too: the message may come again.
 - Rollback forgets publishes and acknowledgements; the messages are outstanding as before, not requeued.
 - A channel that closes without commit has published and acknowledged nothing. So has one that holds back more
   than a transaction may (`tx_methods_max`, `tx_bytes_max`): it is closed with 406.
@@ -180,6 +183,7 @@ def on_commit(channel: "Channel", method: methods.TxCommit) -> None:
     """Do what was held back; answer when it is durable."""
     tx = _transaction(channel)
     publishes, settles = tx.take()
+    publishes = _at_their_masters(channel, publishes)
     touched: dict[QueueCore, None] = {}
     for publish in publishes:
         # Numbered, so that a queue can say which publish it refused; tx channels do not count them otherwise.
@@ -193,7 +197,9 @@ def on_commit(channel: "Channel", method: methods.TxCommit) -> None:
         queue.owner.close_batch()
     channel.connection.park(COMMIT)
     commit = _Commit(channel, tx, method, list(touched))
-    is_near = not channel.has_far and all(queue.owner.is_local for queue in touched)
+    # Only what is in the journal of this node alone is there after a crash, or is not, all at once.
+    queues = (*touched, *_settled(channel, settles))
+    is_near = not channel.has_far and not any(queue.remote for queue in queues)
     if settles and (is_near or not touched):
         commit.settle(settles, then=commit.wait)
     elif settles:
@@ -206,6 +212,19 @@ def on_rollback(channel: "Channel", _method: methods.TxRollback) -> None:
     """Forget what was held back."""
     _transaction(channel).take()
     channel.send(methods.TxRollbackOk())
+
+
+def _at_their_masters(channel: "Channel", publishes: list[Publish]) -> list[Publish]:
+    """The same, for what stands for their queues by now: since they were sent one may have got another
+    master, and what stood for it then is over. Into a queue that was deleted nothing goes.
+    """
+    found: dict[QueueCore, QueueCore] = {}
+    for core in [core for publish in publishes for core in publish.queues]:
+        if core not in found:
+            queue = channel.vhost.queues.get(core.owner.name)
+            is_left = queue is None or queue.record.id != core.owner.record.id
+            found[core] = core if queue is None or is_left else channel.host.partition.port(queue).core
+    return [publish._replace(queues=[found[core] for core in publish.queues]) for publish in publishes]
 
 
 def deliver(channel: "Channel", publish: Publish, publish_no: int) -> None:
@@ -265,19 +284,21 @@ class _Commit:
     def settle(self, settles: list[Settle], then: Callable[[], None] | None = None) -> None:
         """Acknowledge, and go on when that is durable.
 
-        Acknowledgements ask for no flush by themselves; a committed one must not be taken back by a crash.
+        Acknowledgements ask for no flush by themselves; a committed one must not be taken back by a crash,
+        nor by a mirror that becomes the master and has not heard of it.
         """
         if self._channel.closing or self._tx.tracker.has_refused:
             self._finish()  # what is held goes back with the channel
             return
+        queues = _settled(self._channel, settles)
         for settle in settles:
             _apply(self._channel, settle)
 
-        def flushed(is_sure: bool) -> None:
+        def safe(is_sure: bool) -> None:
             self._tx.tracker.has_refused |= not is_sure
             (then or self._finish)()
 
-        self._channel.host.after_flush(flushed)
+        self._channel.host.after_settled(queues, safe)
 
     def _finish(self) -> None:
         channel = self._channel
@@ -287,6 +308,17 @@ class _Commit:
             else:
                 channel.send(methods.TxCommitOk())
         channel.connection.unpark(COMMIT)
+
+
+def _settled(channel: "Channel", settles: list[Settle]) -> list[QueueCore]:
+    """The queues, or what stands for them here, from which these acknowledgements take something."""
+    core = channel.core
+    upto = max((settle.tag for settle in settles if settle.multiple), default=0)
+    queues = dict.fromkeys(core.covered(upto, True))
+    for settle in settles:
+        if settle.tag > upto:
+            queues.update(dict.fromkeys(core.covered(settle.tag, False)))
+    return list(queues)
 
 
 def _apply(channel: "Channel", settle: Settle) -> None:

@@ -188,6 +188,17 @@ cdef class ChannelCore(UnackedRing):
                 out.append((s.e.seq, tag))
         return out
 
+    def covered(self, uint64_t tag, bint multiple) -> list:
+        """The queues of the outstanding deliveries that are meant, one or all up to `tag`, each once."""
+        cdef dict found = {}
+        cdef uint64_t each
+        cdef Slot* s
+        for each in range(self.base if multiple else tag, min(tag + 1, self.base + self.slots)):
+            s = self.find(each)
+            if s != NULL:
+                found[<object>s.queue] = None
+        return list(found)
+
     def lend(self, uint64_t tag, QueueCore into not None) -> None:
         """Put an outstanding entry, which stays so, behind what waits in a queue."""
         cdef Entry e = self.find(tag).e

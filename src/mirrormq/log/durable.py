@@ -210,6 +210,10 @@ class DurableLog(Fold):
             if self.is_volatile and self.copy is None:
                 self.raise_deliverable(self.horizon)
 
+    def ask_flush(self, now: Now) -> None:
+        """Have everybody who keeps this log flush it: removals ask for no flush by themselves."""
+        self.write_other(records.HORIZON, 0, _U64.pack(self.horizon), now, flush=True)
+
     def die(self, deaths: Sequence[Death], now: Now, *, flush: bool = False) -> None:
         """Write what is on its way to the dead-letter exchange. Letters in the same journal ask to flush."""
         self.write_other(records.DYING, 0, dying.encode(deaths), now, flush=flush)

@@ -170,6 +170,16 @@ class MirroredLog:
         return durable
 
     @property
+    def removed(self) -> int:
+        """Nothing comes back that left the queue up to here, as long as a publish would not be lost."""
+        if self.kept is not None and self.kept.is_volatile:
+            return int(self.received)
+        if self._confirms_alone:
+            assert self.kept is not None
+            return max(int(self.kept.flushed), int(self.durable))
+        return int(self.durable)
+
+    @property
     def _confirms_alone(self) -> bool:
         """Is a publish safe enough when this node has it? Not without the lease: others may be the master by
         then, and what is lost with this node would be more than it tells.

@@ -106,6 +106,8 @@ class Inlet:
         """Settlements of which the master has not said that it has them."""
         self._settled = 0
         """How many there were before these."""
+        self.is_lost = False
+        """Was it given up before the master had said that it has all of them?"""
         link.inlets[self.number] = self
 
     # --- consumers ---
@@ -346,6 +348,11 @@ class Inlet:
         """Is nothing here, outstanding or awaited?"""
         held = self.core.unacked + self.core.ready + self.fetched.unacked + self.fetched.ready
         return not (self.consumers or self.awaited or held)
+
+    def lose(self) -> None:
+        """The master has given everything out again, or may have."""
+        self.is_lost = self.has_unanswered
+        self.forget()
 
     def forget(self) -> None:
         """Nothing will arrive or be settled any more."""

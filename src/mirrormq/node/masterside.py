@@ -9,7 +9,7 @@ the new one, and asks again.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from mirrormq.base.errors import AmqpError, not_found
+from mirrormq.base.errors import AmqpError, internal_error, not_found
 from mirrormq.broker.inherited import since_of
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later, Rows
@@ -336,9 +336,9 @@ def _get(switch: "Switch", link: PeerLink, outlet: Outlet, frame: Get, again: Ca
 
 
 def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
-    """Counts, purge, delete or flush."""
+    """Counts, purge, delete, or whether what has left a queue is safe."""
     if frame.what == peerframes.FLUSH:
-        switch.node.after_local_flush(lambda: _answer(link, frame.request))
+        _flush(switch, link, frame)
         return
     try:
         queue = _queue(switch, frame.queue, may_be_damaged=frame.what == peerframes.DELETE)
@@ -357,6 +357,28 @@ def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
             raise BadFrame(f"nothing is known about request {frame.what}")
     except AmqpError as error:
         _refuse(link, frame.request, error)
+
+
+def _flush(switch: "Switch", link: PeerLink, frame: Ask) -> None:
+    """Answer when what has left the queue never comes back."""
+
+    def answered(is_sure: bool) -> None:
+        if is_sure:
+            _answer(link, frame.request)
+        elif queue.damage is not None:
+            _refuse(link, frame.request, internal_error(f"{queue.text} is damaged"))
+        else:
+            _refuse(link, frame.request, _moved())  # its next master is told what this one was, and asked
+
+    if not frame.queue:  # a node of an earlier version asks for all queues at once
+        switch.node.after_local_flush(lambda: _answer(link, frame.request))
+        return
+    try:
+        queue = _queue(switch, frame.queue, may_be_damaged=True)
+    except AmqpError as error:
+        _refuse(link, frame.request, error)
+        return
+    switch.settling.when_durable(queue, answered)
 
 
 def _queue(

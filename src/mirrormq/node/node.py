@@ -589,11 +589,11 @@ class Node:
 
     # --- flushes --------------------------------------------------------------------------------
 
-    def after_flush(self, done: Callable[[bool], None]) -> None:
-        """Call `done` when every change of a queue so far is durable, as far as other nodes say."""
-        self.switch.after_flush(lambda is_sure: self.after_local_flush(lambda: done(is_sure)))
+    def after_settled(self, queues: list[QueueCore], done: Callable[[bool], None]) -> None:
+        """Call `done` when nothing that left these queues so far comes back; with False if nobody knows."""
+        self.switch.settling.after(queues, done)
 
     def after_local_flush(self, done: Callable[[], None]) -> None:
-        """The same for the queues mastered here."""
+        """Call `done` when every change so far of the queues mastered here is on this node's disk."""
         self.turn_queues()
         self.journal.after_flush(done)

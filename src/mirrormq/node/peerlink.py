@@ -113,7 +113,7 @@ class PeerLink:
         self.renewals = self.renewing = 0
         """How often, and the last time that the master was told so."""
         self.unsure: list[Callable[[bool], None]] = []
-        """Commits that wait for the link, to know whether what they acknowledged is safe."""
+        """Commits that wait for the link, and go on by whether the master has kept what it knew."""
         self.owed_bytes = 0
         self.holding: dict[RemoteQueue, None] = {}
         """Queues whose publishers are held."""
@@ -200,11 +200,6 @@ class PeerLink:
     def is_over(self) -> bool:
         """Is more owed to this master than may be?"""
         return self.owed_bytes > limits.forward_owed_bytes_max
-
-    @property
-    def has_settles(self) -> bool:
-        """Is the master to be told in this pass how deliveries ended?"""
-        return self.is_open and bool(self._settles)
 
     # --- sending ---
 

@@ -210,7 +210,7 @@ class RemoteQueue:
             self._moved_at = self.host.now.mono
             self.subscriptions.move(link)
         else:
-            self.subscriptions.forget_all()
+            self.subscriptions.lose_all()
         self._join_link(link)
 
     def _leave_link(self) -> None:

@@ -236,13 +236,14 @@ class Subscriptions:
 
         self._queue.link.request(lambda request: peerframes.Cancel(request, inlet.number, 0), answered)
 
-    def forget_all(self) -> None:
+    def lose_all(self) -> None:
         """What clients hold is the master's again; what has arrived and was not seen, too."""
-        inlets = self._all
-        self.inlets = {}
-        self._leaving = {}
-        for inlet in inlets:
-            inlet.forget()
+        for inlet in self._take_all():
+            inlet.lose()
+
+    def _take_all(self) -> list[Inlet]:
+        inlets, self.inlets, self._leaving = self._all, {}, {}
+        return inlets
 
     def forget_known(self) -> None:
         """The master has kept nothing of what it knew; what it has not heard of it will be told."""
@@ -252,7 +253,7 @@ class Subscriptions:
             if self.inlets.get(inlet.channel.uid) is inlet:
                 del self.inlets[inlet.channel.uid]
             self._leaving.pop(inlet, None)
-            inlet.forget()
+            inlet.lose()
 
     # --- the link -------------------------------------------------------------------------------
 
@@ -311,13 +312,14 @@ class Subscriptions:
 
     def give_up(self) -> None:
         """The master was away for too long."""
-        self.forget_all()
+        self.lose_all()
         for consumer in list(self._orphans):
             self._drop(consumer)
 
     def clear(self) -> None:
         """The queue is gone from here."""
-        self.forget_all()
+        for inlet in self._take_all():
+            inlet.forget()
         self._numbers.clear()
         self._orphans.clear()
 

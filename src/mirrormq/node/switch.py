@@ -35,6 +35,7 @@ from mirrormq.node.peerframes import Answer, BadFrame, Hello, Ready, Sync, Untol
 from mirrormq.node.peerlink import PeerLink
 from mirrormq.node.promotions import Promotions
 from mirrormq.node.remotequeue import RemoteQueue
+from mirrormq.node.settling import Settling
 from mirrormq.node.spool import Detours, Spool
 from mirrormq.node.stream import Stream, make_pid
 
@@ -87,7 +88,7 @@ class NodePort(Host, Protocol):
         ...
 
     def after_local_flush(self, done: Callable[[], None]) -> None:
-        """Call `done` when every change of the queues mastered here is durable."""
+        """Call `done` when every change so far of the queues mastered here is on this node's disk."""
         ...
 
 
@@ -109,8 +110,7 @@ class Switch:
         self.spool = Spool(node.effects, node.read)
         self.detours = Detours(self)
         node.partition.detours = self.detours
-        self._settling: list[tuple[Queue, int, Callable[[], None]]] = []
-        """Who waits for what has left a queue, up to a position of its log, to have left it everywhere."""
+        self.settling = Settling(self)
         self._has_lease = False
         self.lapses = 0
         """How often this node's lease ran out."""
@@ -186,22 +186,7 @@ class Switch:
 
     def when_settled(self, queue: Queue, done: Callable[[], None]) -> None:
         """Call `done` when all that has left the queue in this pass has left it at every mirror."""
-        self._settling.append((queue, 0, done))
-
-    def _look_at_settled(self) -> None:
-        settling, self._settling = self._settling, []
-        for queue, position, done in settling:
-            if queue.core.gone:
-                continue  # another master has to hear of it, or nobody
-            if not position and queue.core.has_settled:
-                self._settling.append((queue, 0, done))  # it is not written: the queue is being handed over
-                continue
-            upto = position or queue.log.end
-            received = getattr(queue.log, "received", upto)  # a log without mirrors has it
-            if received >= upto:
-                done()
-            else:
-                self._settling.append((queue, upto, done))
+        self.settling.when_received(queue, done)
 
     def refuse(self, queue: Queue, pid: int, number: int) -> None:
         """A queue refused a publish that came from another node."""
@@ -344,7 +329,7 @@ class Switch:
             queue.on_link_up()
         link.send(peerframes.encode(Ready()))
         link.asked = 0
-        self._settle_unsure(link, is_resumed=is_resumed)
+        self.settling.link_back(link, is_resumed=is_resumed)
 
     def follow_node(self, record: records.Node, due: Container[tuple[str, str]]) -> None:
         """A node died or came back: who waits for it as a master looks again. Not those whose views are `due`
@@ -509,8 +494,7 @@ class Switch:
             for stream in reporting:
                 if stream.report():
                     self._reporting[stream] = None
-        if self._settling:
-            self._look_at_settled()
+        self.settling.look()
         outlets: Iterable[Outlet] = self.outlets.take()
         for outlet in outlets:
             outlet.flush()
@@ -535,54 +519,15 @@ class Switch:
                 for stream in link.streams.values():
                     stream.set_alarm(self._is_alarmed)
 
-    def after_flush(self, done: Callable[[bool], None]) -> None:
-        """Call `done` when the masters that are told now how deliveries ended have that on disk.
-
-        With False if one of them went out of reach before it said so, and did not come back in time.
-        """
-        self.node.turn_queues()
-        asked = [link for link in self.links.values() if link.has_settles]
-        left = len(asked)
-        are_sure = True
-
-        def answered(is_sure: bool) -> None:
-            nonlocal left, are_sure
-            left -= 1
-            are_sure = are_sure and is_sure
-            if left == 0:
-                done(are_sure)
-
-        for link in asked:
-            self._ask_flush(link, answered)
-        if not asked:
-            done(True)
-
-    def _ask_flush(self, link: PeerLink, done: Callable[[bool], None]) -> None:
-        def answered(answer: object) -> None:
-            if isinstance(answer, peerframes.Answer):
-                done(True)
-            else:
-                link.unsure.append(done)  # when the link is back, the master is told again, and asked
-
-        link.request(lambda number: peerframes.Ask(number, 0, peerframes.FLUSH, 0), answered)
-
-    def _settle_unsure(self, link: PeerLink, *, is_resumed: bool) -> None:
-        unsure, link.unsure = link.unsure, []
-        for done in unsure:
-            if is_resumed:
-                self._ask_flush(link, done)
-            else:
-                done(False)
-
     def tick(self) -> None:
         """Give up what has waited for too long."""
         now = self.node.now.mono
         self.promotions.look()
         for link in self.links.values():
-            if link.unsure and not link.is_open and now - link.down_at >= limits.link_grace_us:
-                self._settle_unsure(link, is_resumed=False)
             for queue in list(link.active):
                 queue.on_tick()
+            if link.unsure and not link.is_open and now - link.down_at >= limits.link_grace_us:
+                self.settling.link_back(link, is_resumed=False)
             for inlet in list(link.inlets.values()):
                 inlet.on_tick()
             if link.is_held and not link.is_up and now - link.down_at >= limits.link_grace_us:

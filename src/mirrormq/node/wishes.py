@@ -37,6 +37,8 @@ class Wish(NamedTuple):
     """Puts it to the queue here instead."""
     registers: bool = False
     """Does the master deliver something because of it?"""
+    patience_us: int = limits.failover_wait_us
+    """How long a new one waits for a master."""
     until: int = 0
     """When it is given up; 0 as long as it is under way."""
 
@@ -65,7 +67,7 @@ class Wishes:
             queue.switch.catch_up()
             self._send(wish)
         else:
-            self._wait(wish, limits.failover_wait_us)
+            self._wait(wish, wish.patience_us)
 
     def _may_send(self, wish: Wish) -> bool:
         return self._queue.is_open and not (wish.registers and self._queue.is_stale)

@@ -39,6 +39,24 @@ def test_a_channel_that_goes_gives_everything_back_in_order():
     assert bodies(kit.delivered()) == [b"%d" % i for i in range(200)]
 
 
+def test_a_channel_knows_from_which_queues_an_acknowledgement_takes_something():
+    kit = Kit()
+    queues = [kit.queue(name) for name in (b"a", b"b", b"c")]
+    for queue in (*queues, queues[0]):
+        queue.push(Message(b"", b"", NO_PROPERTIES, b"x"))
+        kit.admit(queue)
+        assert queue.get(kit.channel, False, 0, 0)
+    assert kit.channel.covered(4, True) == queues
+    assert kit.channel.covered(2, True) == queues[:2]
+    assert kit.channel.covered(4, False) == queues[:1]
+    kit.channel.ack(1, False)
+    assert kit.channel.covered(2, True) == queues[1:2]
+    assert kit.channel.covered(1, False) == []
+    assert kit.channel.covered(0, True) == []
+    assert kit.channel.covered(99, False) == []
+    assert kit.channel.covered(1 << 63, True) == [queues[1], queues[2], queues[0]]
+
+
 def test_prefetch_limits_a_consumer_and_a_shared_one_limits_the_channel():
     kit = Kit()
     queue = kit.fill([b"x"] * 10)
