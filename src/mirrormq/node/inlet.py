@@ -20,14 +20,14 @@ Guarantees
 
 import struct
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError
-from mirrormq.broker.channel import Channel
 from mirrormq.broker.consumer import Consumer
 from mirrormq.kernel import forward
-from mirrormq.kernel.cores import REASON_REJECTED, QueueCore
+from mirrormq.kernel.cores import REASON_REJECTED, ChannelCore, QueueCore
+from mirrormq.kernel.outbuffer import Dirty, OutBuffer
 from mirrormq.node import peerframes
 from mirrormq.node.peerframes import Answer, BadFrame, Deliver, Got, Span
 
@@ -70,10 +70,34 @@ class Item(NamedTuple):
 OUTSTANDING = -1
 
 
+class Taker(Protocol):
+    """A channel, as far as an inlet needs one."""
+
+    has_far: bool
+    uid: int
+    core: ChannelCore
+
+    @property
+    def closing(self) -> bool:
+        """Does it take nothing more?"""
+        ...
+
+
+class Nobody:
+    """Stands for channels that are gone, while the master is yet to be told what they have settled."""
+
+    closing = True
+
+    def __init__(self, uid: int) -> None:
+        self.has_far = True
+        self.uid = uid
+        self.core = ChannelCore(0, uid, OutBuffer(Dirty(), self))
+
+
 class Inlet:
     """The home node's end of what one channel takes from one queue."""
 
-    def __init__(self, queue: "RemoteQueue", link: "PeerLink", channel: Channel) -> None:
+    def __init__(self, queue: "RemoteQueue", link: "PeerLink", channel: Taker) -> None:
         self.queue = queue
         self.channel = channel
         channel.has_far = True
@@ -382,7 +406,7 @@ class Inlet:
 
     def is_able(self) -> bool:
         """Would the client take a message now?"""
-        if self.channel.connection.out.blocked:
+        if self.channel.core.out.blocked:
             return False
         return any(consumer.core.may_take() for consumer in self.consumers.values())
 

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from mirrormq.base.errors import AmqpError
 from mirrormq.broker import inherited
-from mirrormq.broker.channel import Channel
 from mirrormq.broker.consumer import Consumer
 from mirrormq.broker.queue import Queue
 from mirrormq.broker.queueport import Later, QueuePort
 from mirrormq.kernel import forward
 from mirrormq.kernel.cores import REASON_ACK, REASON_REJECTED
 from mirrormq.node import peerframes
-from mirrormq.node.inlet import OUTSTANDING, Inlet
+from mirrormq.node.inlet import OUTSTANDING, Inlet, Nobody, Taker
 from mirrormq.node.peerframes import Answer, Got
 from mirrormq.node.wishes import Wish, is_lost, pass_on
 from mirrormq.wire.table import encode_table
@@ -50,7 +49,7 @@ class Subscriptions:
     def __bool__(self) -> bool:
         return bool(self.inlets or self._leaving or self._orphans or self._queue.consumers)
 
-    def inlet(self, channel: Channel) -> Inlet:
+    def inlet(self, channel: Taker) -> Inlet:
         """Where deliveries to a channel arrive."""
         inlet = self.inlets.get(channel.uid)
         if inlet is None:
@@ -374,13 +373,18 @@ class Subscriptions:
     def _take_ends(self, predecessor: Queue) -> None:
         """What clients settled while the queue was being handed over is in no log: the new master is told.
 
-        Whose it was is not known any more, and does not matter: any channel of this node may tell.
+        Whose it was is not known any more, and does not matter: any channel of this node may tell. If none is
+        left that has to do with the queue, nobody's does.
         """
         log = predecessor.log.kept
         spans = predecessor.core.take_settled() if log is not None else []
-        teller = next((one for one in self.inlets.values() if not one.channel.closing), None)
-        if log is None or not spans or teller is None:
+        if log is None or not spans:
             return
+        teller = next((one for one in self.inlets.values() if not one.channel.closing), None)
+        if teller is None:
+            teller = Inlet(self._queue, self._queue.link, Nobody(self._queue.host.next_uid()))
+            self._leaving[teller] = None
+            self._queue.link.active[self._queue] = None
         teller.tell_ends(
             [
                 (seq, log.index.epoch_of(seq), reason)

@@ -4,7 +4,7 @@ import pytest
 
 from mirrormq.wire import methods
 from mirrormq.wire.methods import Method
-from tests.support.kernelkit import PERSISTENT, publish
+from tests.support.kernelkit import PERSISTENT, publish, settle_method
 from tests.support.scenariokit import Consumer, Site
 
 
@@ -191,3 +191,27 @@ def test_what_was_published_before_the_queue_got_another_master_is_committed_the
     group.wait(lambda: bool(client.inbox), "the commit is answered")
     assert client.take() == [methods.TxCommitOk()]
     assert group.drain("c") == [(1, False)]
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_what_a_client_settled_while_the_queue_was_handed_over_is_told_though_the_client_is_gone(
+    is_answered: bool,
+):
+    group = site()
+    group.fill(2)
+    taker = Consumer(group, group["a"].client())
+    taker.wait_taken(2)
+    node, view = group["a"].node, group.view()
+    assert node.copies is not None
+    assert view is not None
+    assert node.copies.mirrors.transfer(view.id, "b", group.now)
+    node.client_bytes(group.now, taker.client.conn, settle_method(80, 1, 0))
+    node.client_closed(group.now, taker.client.conn)
+    if not is_answered:
+        group.cuts.add(frozenset(("a", "b")))  # the new master hears of it when the link is back
+    group.wait(lambda: group.master() == "b", "b is the master")
+    group.advance(1)
+    group.cuts.clear()
+    assert left(group) == [(1, True)]
+    group.advance(2)
+    assert not node.vhosts["/"].queues["q"].subscriptions
