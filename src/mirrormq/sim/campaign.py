@@ -59,10 +59,13 @@ class Total:
         )
 
 
-def run_seed(seed: int, planted: str = "", mode: str = PAUSE_MINORITY) -> Found:
+def run_seed(
+    seed: int, planted: str = "", mode: str = PAUSE_MINORITY, *, transactions: bool | None = None
+) -> Found:
     """Run one seed, with a bug if one is named."""
     gc.collect()  # the world before: nobody else looks for it for long
-    world = HaWorld(seed, make_node=PLANTED.get(planted, WatchedNode), mode=mode)
+    make_node = PLANTED.get(planted, WatchedNode)
+    world = HaWorld(seed, make_node=make_node, mode=mode, transactions=transactions)
     problem = ""
     try:
         world.run()

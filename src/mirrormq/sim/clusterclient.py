@@ -52,6 +52,9 @@ class Pending(NamedTuple):
 class Client:
     """One connection with one channel in confirm mode."""
 
+    mode = "confirm"
+    selected: type[Method] = methods.ConfirmSelectOk
+
     def __init__(self, world: "ClusterWorld", home: "SimNode", conn: int) -> None:
         self.world = world
         self.home = home
@@ -59,7 +62,7 @@ class Client:
         self.conn = conn
         self.is_gone = False
         self.why = ""
-        self.pending: Pending | None = Pending((methods.ConfirmSelectOk,), world.now)
+        self.pending: Pending | None = Pending((self.selected,), world.now)
         self.held: dict[int, Sent] = {}
         self.consumed: dict[str, str] = {}
         """Queue by consumer tag."""
@@ -83,7 +86,7 @@ class Client:
             (2, self.leave),
         ]
         home.connect(conn, self.hear)
-        home.send(conn, log_in("confirm"))
+        home.send(conn, log_in(self.mode))
 
     @property
     def is_lost(self) -> bool:

@@ -280,9 +280,13 @@ class ClusterWorld(Timeline):
         """A new client."""
         self._conn += 1
         self.say(f"client {self._conn} connects to {home.name}")
-        client = self.client_class(self, home, self._conn)
+        client = self.make_client(home, self._conn)
         self.clients.append(client)
         return client
+
+    def make_client(self, home: SimNode, conn: int) -> Client:
+        """A client of the kind this world has."""
+        return self.client_class(self, home, conn)
 
     def _operate(self) -> None:
         self.drop_lost()

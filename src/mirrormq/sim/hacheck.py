@@ -375,6 +375,17 @@ class MirrorChecker:
 
     # --- who has what ---
 
+    def masters_of(self, facts: QueueFacts) -> list[WatchedCopyLog]:
+        """The logs of those who act for the newest mastership of a queue."""
+        logs = []
+        for node in self._world.nodes.values():
+            copies = node.node.copies if node.node is not None else None
+            copy = copies.mirrors.copies.get(facts.id) if copies is not None else None
+            if copy is not None and copy.master is not None and isinstance(copy.master.view, View):
+                log = self._log_of(node, facts)
+                logs += [log] if log is not None and copy.master.view.since == facts.view.since else []
+        return logs
+
     def _life_of(self, facts: QueueFacts, name: str, start: int) -> WatchedCopyLog | None:
         """The log of a member, if the process the view speaks of is there."""
         node = self._world.nodes.get(name)

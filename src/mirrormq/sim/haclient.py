@@ -139,14 +139,17 @@ class HaClient(Client):
     def settle(self, tag: int, kind: str, *, multiple: bool = False) -> None:
         """Say what becomes of deliveries."""
         for each in [one for one in self.held if one == tag or (multiple and one < tag)]:
-            message = self.held.pop(each)
-            is_letter = self.origin.pop(each) != message.queue
-            message.is_acked |= kind == "ack" or (kind == "reject" and is_letter)
-            message.is_rejected |= kind == "reject"
+            self.mark(self.held.pop(each), kind, self.origin.pop(each))
         if kind == "ack":
             self.send(methods.BasicAck(tag, multiple))
         else:
             self.send(methods.BasicNack(tag, multiple, kind == "requeue"))
+
+    def mark(self, message: HaSent, kind: str, queue: str) -> None:
+        """The next thing it says may take a message out of a queue."""
+        is_letter = queue != message.queue
+        message.is_acked |= kind == "ack" or (kind == "reject" and is_letter)
+        message.is_rejected |= kind == "reject"
 
     def settle_all(self) -> None:
         """Acknowledge everything it holds."""

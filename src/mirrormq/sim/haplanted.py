@@ -4,15 +4,18 @@ Each is a subclass of the shipped node; the shipped code has no switches. All of
 random slice must find.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from mirrormq.base.types import Seq
+from mirrormq.broker.queue import Queue
 from mirrormq.mirror.copy import Copy
 from mirrormq.mirror.master import Master
 from mirrormq.mirror.mirroredlog import MirroredLog
 from mirrormq.mirror.mirrors import Mirrors
 from mirrormq.node.membership import Membership
 from mirrormq.node.node import Node
+from mirrormq.node.settling import Settling
 from mirrormq.node.waivers import Waivers
 from mirrormq.sim import clusterplanted, mirrorplanted
 from mirrormq.sim.haworld import WatchedCopies, WatchedNode
@@ -94,6 +97,21 @@ class _HoldsNobody(Waivers):
         return False
 
 
+class _CommitsAlone(Settling):
+    """A commit does not wait until what it acknowledged has left the mirrors, too."""
+
+    def when_durable(self, queue: Queue, done: Callable[[bool], None]) -> None:  # noqa: ARG002
+        self._switch.node.after_local_flush(lambda: done(True))
+
+
+class _CommitsAloneNode(WatchedNode):
+    """Its commits wait for this node's disk only."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.switch.settling.__class__ = _CommitsAlone
+
+
 def _with_waivers(waivers: type[Waivers]) -> type[Node]:
     """A node that grants and takes waivers wrongly."""
 
@@ -121,5 +139,6 @@ PLANTED: dict[str, type[Node]] = {
     "deposed-master-confirms": _with_log(_ProudLog),
     "lease-not-needed": _IgnoresLease,
     "resend-taken-twice": _TakesTwice,
+    "committed-without-mirrors": _CommitsAloneNode,
     **WAIVED,
 }

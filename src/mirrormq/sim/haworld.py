@@ -21,6 +21,7 @@ from mirrormq.node.copies import Copies
 from mirrormq.node.membership import READY
 from mirrormq.node.node import Node
 from mirrormq.node.partition import AUTOHEAL, MODES, PAUSE_IF_ALL_DOWN, PAUSE_MINORITY
+from mirrormq.sim.clusterclient import Client
 from mirrormq.sim.clusternode import SimNode
 from mirrormq.sim.clusterworld import MORE_LIMITS, ClusterStats, ClusterWorld, small_limits
 from mirrormq.sim.hacheck import MirrorChecker
@@ -29,6 +30,7 @@ from mirrormq.sim.hafacts import WatchedCopyLog
 from mirrormq.sim.hafaults import CONFIRMS, HaFaults
 from mirrormq.sim.haheard import SPOOLING
 from mirrormq.sim.hahistory import LETTERS, HaHistory, HaSent
+from mirrormq.sim.hatx import TxClient
 from mirrormq.sim.queueworld import SMALL_LIMITS as QUEUE_LIMITS
 from mirrormq.sim.raftworld import SMALL_LIMITS as RAFT_LIMITS
 from mirrormq.sim.timeline import SECOND
@@ -86,6 +88,8 @@ class HaStats(ClusterStats):
     """Branches that were opened."""
     branched: int = 0
     """Confirms by a branch."""
+    transactions: int = 0
+    """Those whose commit was answered."""
 
 
 class WatchedCopies(Copies):
@@ -120,8 +124,12 @@ class HaWorld(ClusterWorld):
         size: int = 0,
         listed: bool | None = None,
         mode: str = PAUSE_MINORITY,
+        transactions: bool | None = None,
     ) -> None:
-        """`mode`: what nodes do that are cut off; ANY_MODE: one that the seed chooses."""
+        """`mode`: what nodes do that are cut off; ANY_MODE: one that the seed chooses.
+
+        `transactions`: whether some clients use them; the seed chooses if nothing is said.
+        """
         super().__init__(seed, make_node=make_node, size=size, listed=listed)
         if mode == ANY_MODE:
             # By a generator of its own: with one mode for all a seed does what it always did.
@@ -144,6 +152,11 @@ class HaWorld(ClusterWorld):
         """What operators want."""
         self.starts: dict[str, int] = {}
         self._is_resting = False
+        # By a generator of its own, too: a world without transactions does what it did before there were any.
+        self._tx_rng = random.Random(f"tx {seed}")
+        self._has_transactions = self.client_class is HaClient and self._tx_rng.random() < 0.25
+        if transactions is not None:
+            self._has_transactions = transactions
         self._unheard: list[tuple[str, int]] = []
         """Queues from which a client took without acknowledgements, and when it went."""
 
@@ -212,6 +225,12 @@ class HaWorld(ClusterWorld):
         return view is None or all(entry.node == name or entry.start == FORGOTTEN for entry in view.members)
 
     # --- clients ---
+
+    def make_client(self, home: SimNode, conn: int) -> Client:
+        """In some worlds half of all clients use transactions, but for those that empty the queues."""
+        if self._has_transactions and not self.is_draining and self._tx_rng.random() < 0.5:
+            return TxClient(self, home, conn)
+        return super().make_client(home, conn)
 
     def drop_lost(self) -> None:
         """Forget clients that have nothing to talk to."""
