@@ -47,10 +47,7 @@ def look_at(node: "Node", record: Record) -> None:
         if wrong is not None:
             shown = text if len(text) <= limits.short_string_bytes_max else text[:40] + "..."
             said = f"the pattern of {name} is not supported: {wrong}"
-            node.note("warning", said, pattern=shown, event=EVENT)
-
-
-EVENT = "pattern.unsupported"
+            node.note("warning", said, pattern=shown, event="pattern.unsupported")
 
 
 def _texts(record: Record) -> Iterator[tuple[str, str]]:
