@@ -70,6 +70,7 @@ SEEDS = {
 
 TX_SEEDS = {
     12: "a commit went to what had stood for a queue before that got another master, and waited for ever",
+    4000288: "a late answer to a process that had ended was taken for one to the next process on its node",
 }
 """The same, with clients that use transactions."""
 

@@ -18,7 +18,6 @@ from mirrormq.kernel import forward
 from mirrormq.node import peerframes
 from mirrormq.node.outlet import FarConsumer, Outlet
 from mirrormq.node.peerframes import (
-    Answer,
     Ask,
     BadFrame,
     Cancel,
@@ -38,7 +37,7 @@ from mirrormq.node.peerframes import (
     Settle,
     Untold,
 )
-from mirrormq.node.peerlink import PeerLink
+from mirrormq.node.peerlink import Asker, PeerLink
 from mirrormq.node.stream import Stream
 from mirrormq.wire.table import decode_table
 
@@ -144,6 +143,7 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
         raise BadFrame("a consumer's arguments cannot be read") from None
     if frame.consumer == 0 or frame.consumer in link.served:
         raise BadFrame("a consumer is registered twice")
+    asker = link.asker(frame.request)
     later: Later[None] | None = None
     try:
         queue = _queue(switch, frame.queue, since=frame.since)
@@ -159,41 +159,42 @@ def on_consume(switch: "Switch", link: PeerLink, frame: Consume) -> None:
         else:
             later = queue.consume(consumer)
     except AmqpError as error:
-        _refuse(link, frame.request, error)
+        asker.refuse(error)
         return
     if later is None:
         outlet.add(consumer)
-        _answer(link, frame.request, consumer.order)
+        asker.answer(consumer.order)
     else:
-        later.when(lambda error: _consuming(link, frame, consumer, error))
+        later.when(lambda error: _consuming(asker, frame, consumer, error))
 
 
-def _consuming(link: PeerLink, frame: Consume, consumer: FarConsumer, error: AmqpError | None) -> None:
+def _consuming(asker: Asker, frame: Consume, consumer: FarConsumer, error: AmqpError | None) -> None:
     """A consumer that had to wait is registered, or not."""
-    outlet = consumer.outlet
+    link, outlet = asker.link, consumer.outlet
     if error is not None:
-        _refuse(link, frame.request, error)
+        asker.refuse(error)
     elif frame.consumer in link.served:
         # It was asked for again after a break, and that came first: by another outlet, even of this number.
         outlet.queue.cancel(consumer)
         others = (one.consumers.get(frame.consumer) for one in link.outlets.values())
-        _answer(link, frame.request, *(one.order for one in others if one is not None))
+        asker.answer(*(one.order for one in others if one is not None))
     elif link.outlets.get(outlet.number) is outlet and not outlet.is_suspended:
         outlet.add(consumer)
-        _answer(link, frame.request, consumer.order)
+        asker.answer(consumer.order)
     else:
         # The link broke meanwhile, and nobody hears this; or the lease of the home node had run out, which
         # suspends what it has and leaves its requests unanswered: it is to ask again.
         outlet.queue.cancel(consumer)
-        _refuse(link, frame.request, _moved())
+        asker.refuse(_moved())
 
 
 def on_inherit(switch: "Switch", link: PeerLink, frame: Inherit) -> None:
     """What a channel holds of the master before this one. Told again, it is known already."""
+    asker = link.asker(frame.request)
     try:
         queue = _queue(switch, frame.queue, since=frame.since)
     except AmqpError as error:
-        _refuse(link, frame.request, error)
+        asker.refuse(error)
         return
     outlet = link.outlets.get(frame.outlet)
     if outlet is None:
@@ -201,7 +202,7 @@ def on_inherit(switch: "Switch", link: PeerLink, frame: Inherit) -> None:
         outlet.inherit(frame)
     elif not outlet.is_suspended:
         raise BadFrame("a channel inherits once")
-    _answer(link, frame.request, *outlet.refused)
+    asker.answer(*outlet.refused)
 
 
 def on_moved(switch: "Switch", link: PeerLink, frame: Moved) -> None:
@@ -221,7 +222,7 @@ def on_renew(_switch: "Switch", link: PeerLink, frame: Renew) -> None:
                 outlet.suspend()
     else:
         link.drop_mirrored()
-    _answer(link, frame.request, int(is_held))
+    link.asker(frame.request).answer(int(is_held))
 
 
 def on_resume(_switch: "Switch", link: PeerLink, frame: Resume) -> None:
@@ -257,6 +258,7 @@ def _new_outlet(switch: "Switch", link: PeerLink, number: int, queue: Queue) -> 
 
 def on_cancel(_switch: "Switch", link: PeerLink, frame: Cancel) -> None:
     """A consumer goes; what it holds is still to be settled. Or all of them go."""
+    asker = link.asker(frame.request)
     outlet = link.outlets.get(frame.outlet)
     later = None
     if outlet is not None and frame.consumer:
@@ -267,12 +269,12 @@ def on_cancel(_switch: "Switch", link: PeerLink, frame: Cancel) -> None:
         outlet.drop()
         if since_of(outlet.queue):
             # What it has settled last the home node keeps until it may forget it for good.
-            link.when_settled(outlet.queue, lambda: _answer(link, frame.request))
+            link.when_settled(outlet.queue, asker.answer)
             return
     if later is None:
-        _answer(link, frame.request)
+        asker.answer()
     else:
-        later.when(lambda _: _answer(link, frame.request))
+        later.when(lambda _: asker.answer())
 
 
 def on_settle(_switch: "Switch", link: PeerLink, frame: Settle) -> None:
@@ -297,7 +299,7 @@ def on_limit(_switch: "Switch", link: PeerLink, frame: Limit) -> None:
     if outlet is not None and not outlet.is_suspended:
         outlet.flush()  # what is written stands before the answer
         outlet.limit(frame.prefetch, frame.is_flowing)
-    _answer(link, frame.request)
+    link.asker(frame.request).answer()
 
 
 # --- requests -----------------------------------------------------------------------------------
@@ -305,78 +307,80 @@ def on_limit(_switch: "Switch", link: PeerLink, frame: Limit) -> None:
 
 def on_get(switch: "Switch", link: PeerLink, frame: Get) -> None:
     """Fetch a message; it stays unacked here until the home node says what became of it."""
+    asker = link.asker(frame.request)
     try:
         queue = _queue(switch, frame.queue, since=frame.since)
         queue.consumers.check_free(queue.text)
     except AmqpError as error:
-        _refuse(link, frame.request, error)
+        asker.refuse(error)
         return
-    outlet, session = _outlet(switch, link, frame.outlet, queue), link.session
+    outlet = _outlet(switch, link, frame.outlet, queue)
 
     def go_on() -> None:
         # After a break the home node has asked again: what this took out nobody would expect.
-        if link.session == session:
-            _get(switch, link, outlet, frame, go_on)
+        if asker.is_there:
+            _get(switch, asker, outlet, frame, go_on)
 
     go_on()
 
 
-def _get(switch: "Switch", link: PeerLink, outlet: Outlet, frame: Get, again: Callable[[], None]) -> None:
+def _get(switch: "Switch", asker: Asker, outlet: Outlet, frame: Get, again: Callable[[], None]) -> None:
     queue = outlet.queue
-    if link.outlets.get(frame.outlet) is not outlet:
+    if asker.link.outlets.get(frame.outlet) is not outlet:
         # The home node has registered anew, or the link broke, while the head of the queue was read.
-        _refuse(link, frame.request, _moved())
+        asker.refuse(_moved())
     elif queue.core.gone or queue.damage is not None:
-        _refuse(link, frame.request, _missing(switch, frame.queue))
+        asker.refuse(_missing(switch, frame.queue))
     elif outlet.is_suspended:
-        _refuse(link, frame.request, _moved())  # the home node starts anew
+        asker.refuse(_moved())  # the home node starts anew
     elif not queue.wait_to_get(None, again):
         tag, block = outlet.get()
-        link.send(peerframes.got(frame.request, frame.outlet, tag, queue.message_count, block))
+        asker.send(peerframes.got(frame.request, frame.outlet, tag, queue.message_count, block))
 
 
 def on_ask(switch: "Switch", link: PeerLink, frame: Ask) -> None:
     """Counts, purge, delete, or whether what has left a queue is safe."""
+    asker = link.asker(frame.request)
     if frame.what == peerframes.FLUSH:
-        _flush(switch, link, frame)
+        _flush(switch, asker, frame)
         return
     try:
         queue = _queue(switch, frame.queue, may_be_damaged=frame.what == peerframes.DELETE)
         if frame.what in (peerframes.COUNTS, peerframes.USE):
             counts = queue.counts(is_use=frame.what == peerframes.USE)
-            _answer(link, frame.request, *counts)
+            asker.answer(*counts)
         elif frame.what == peerframes.PURGE:
-            _answer_later(link, frame.request, queue.purge())
+            _answer_later(asker, queue.purge())
         elif frame.what == peerframes.DELETE:
             later = queue.delete(
                 if_unused=bool(frame.flags & peerframes.IF_UNUSED),
                 if_empty=bool(frame.flags & peerframes.IF_EMPTY),
             )
-            later.when(lambda count: _answer(link, frame.request, count if isinstance(count, int) else 0))
+            later.when(lambda count: asker.answer(count if isinstance(count, int) else 0))
         else:
             raise BadFrame(f"nothing is known about request {frame.what}")
     except AmqpError as error:
-        _refuse(link, frame.request, error)
+        asker.refuse(error)
 
 
-def _flush(switch: "Switch", link: PeerLink, frame: Ask) -> None:
+def _flush(switch: "Switch", asker: Asker, frame: Ask) -> None:
     """Answer when what has left the queue never comes back."""
 
     def answered(is_sure: bool) -> None:
         if is_sure:
-            _answer(link, frame.request)
+            asker.answer()
         elif queue.damage is not None:
-            _refuse(link, frame.request, internal_error(f"{queue.text} is damaged"))
+            asker.refuse(internal_error(f"{queue.text} is damaged"))
         else:
-            _refuse(link, frame.request, _moved())  # its next master is told what this one was, and asked
+            asker.refuse(_moved())  # its next master is told what this one was, and asked
 
     if not frame.queue:  # a node of an earlier version asks for all queues at once
-        switch.node.after_local_flush(lambda: _answer(link, frame.request))
+        switch.node.after_local_flush(asker.answer)
         return
     try:
         queue = _queue(switch, frame.queue, may_be_damaged=True)
     except AmqpError as error:
-        _refuse(link, frame.request, error)
+        asker.refuse(error)
         return
     switch.settling.when_durable(queue, answered)
 
@@ -399,16 +403,12 @@ def _missing(switch: "Switch", queue_id: int) -> AmqpError:
     return _moved() if queue_id in switch.remotes else not_found("")
 
 
-def _answer(link: PeerLink, request: int, *numbers: int) -> None:
-    link.send(peerframes.encode(Answer(request, numbers)))
-
-
-def _answer_later(link: PeerLink, request: int, count: "int | Later[int]") -> None:
+def _answer_later(asker: Asker, count: "int | Later[int]") -> None:
     def answer(count: int | AmqpError) -> None:
         if isinstance(count, AmqpError):
-            _refuse(link, request, count)
+            asker.refuse(count)
         else:
-            _answer(link, request, count)
+            asker.answer(count)
 
     if isinstance(count, Later):
         count.when(answer)
@@ -421,10 +421,6 @@ def _moved() -> AmqpError:
     error = not_found("")
     error.code = peerframes.MOVED
     return error
-
-
-def _refuse(link: PeerLink, request: int, error: AmqpError) -> None:
-    link.send(peerframes.encode(Answer(request, (), error.code, error.text)))
 
 
 SERVERS: dict[type, Callable[["Switch", PeerLink, Any], None]] = {

@@ -70,6 +70,8 @@ class Outlet:
     def __init__(self, host: "NodePort", link: "PeerLink", number: int, queue: Queue, dirty: Dirty) -> None:
         self._host = host
         self.link = link
+        self._pid = link.pid
+        """Of the process at the other end that it belongs to."""
         self.number = number
         self.queue = queue
         self.consumers: dict[int, FarConsumer] = {}
@@ -182,9 +184,14 @@ class Outlet:
             self._told, self._spans = self._settled, 0
             told = peerframes.encode(peerframes.Settled(self.number, self._settled))
             if since_of(self.queue):
-                self.link.when_settled(self.queue, lambda: self.link.publish(told))
+                self.link.when_settled(self.queue, lambda: self._tell(told))
             else:
-                self.link.publish(told)
+                self._tell(told)
+
+    def _tell(self, told: bytes) -> None:
+        # If that took long another process may be there, which counts its outlets anew.
+        if self.link.pid == self._pid:
+            self.link.publish(told)
 
     def credit(self, size: int) -> None:
         """So many bytes have left the home node's memory."""

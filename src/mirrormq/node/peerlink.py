@@ -7,11 +7,13 @@ Guarantees
   that its channel published after it.
 - A frame is served only when this node has applied the metadata its sender had: a queue cannot be unknown
   for being too new.
+- A request is answered over the link it came on, or not at all: a process that has restarted since counts
+  its requests anew, and would take the answer for that to another one of the same number.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, not_found
@@ -67,6 +69,33 @@ class SinkEnds:
         """Those that this node stages there."""
         self.asked: dict[int, ToldSink] = {}
         """Requests to staging queues mastered there, by number."""
+
+
+class Asker(NamedTuple):
+    """The process at the other end that waits for the answer to a request, as long as the link holds."""
+
+    link: "PeerLink"
+    session: int
+    """Of the link when it asked."""
+    request: int
+
+    @property
+    def is_there(self) -> bool:
+        """Does it still wait?"""
+        return self.link.session == self.session
+
+    def answer(self, *numbers: int) -> None:
+        """It is done."""
+        self.send(peerframes.encode(Answer(self.request, numbers)))
+
+    def refuse(self, error: AmqpError) -> None:
+        """It cannot be done."""
+        self.send(peerframes.encode(Answer(self.request, (), error.code, error.text)))
+
+    def send(self, frame: bytes) -> None:
+        """Send the answer; nothing if the link broke in between, for then the request has failed there."""
+        if self.is_there:
+            self.link.send(frame)
 
 
 class PeerLink:
@@ -271,3 +300,7 @@ class PeerLink:
         waiting = self._requests.pop(answer.request, None)
         if waiting is not None:
             waiting(answer)
+
+    def asker(self, request: int) -> Asker:
+        """Who has just sent this request."""
+        return Asker(self, self.session, request)

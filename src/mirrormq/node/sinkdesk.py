@@ -209,11 +209,12 @@ def _committed(answer: Committed | SinkError) -> Fields | SinkError:
 
 def on_ask(switch: "Switch", link: PeerLink, frame: SinkAsk) -> None:
     """Another node asks for one of its clients."""
+    asker = link.asker(frame.request)
 
     def done(answer: Fields | SinkError) -> None:
         if isinstance(answer, SinkError):
             answer = {"code": answer.code, "text": answer.text}
-        link.send(peerframes.encode(Told(frame.request, _encoder.encode(answer))))
+        asker.send(peerframes.encode(Told(frame.request, _encoder.encode(answer))))
 
     fields, queue = _read(frame.body), switch.masters.get(frame.queue)
     if not isinstance(queue, StagingQueue):

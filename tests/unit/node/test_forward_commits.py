@@ -192,6 +192,32 @@ def test_a_link_that_breaks_for_a_moment_delays_a_commit_until_its_acknowledgeme
     assert left(kit, "two", "b") == []
 
 
+def test_a_commit_is_not_answered_by_what_the_process_before_on_its_node_had_asked():
+    kit = cluster()
+    client = transactional(kit)
+    holding(kit, client, "b", [b"before", b"in"])
+    kit["two"].hold_flushes = True
+    client.feed(settle_method(80, 1, 0))
+    client.send(methods.TxCommit())  # asks two, which answers when it has flushed
+    kit.kill("home")
+    kit.restart("home")
+    client = transactional(kit)
+    holding(kit, client, "b", [])
+    client.feed(settle_method(80, 1, 0))
+    kit.hold("home", "two")
+    client.send(methods.TxCommit())  # a question of the same number, since a process counts from 1
+    kit["two"].hold_flushes = False
+    kit["two"].flush()
+    kit.run()
+    assert client.take() == []
+    assert state(kit, "two").unacked == 1
+    kit.release()
+    client.expect(methods.TxCommitOk)
+    kit.kill("two")
+    kit.restart("two")
+    assert left(kit, "two", "b") == []
+
+
 def test_a_commit_fails_if_a_link_stays_broken_before_its_acknowledgements_are_known_to_be_safe():
     kit = cluster()
     client = transactional(kit)

@@ -2,6 +2,9 @@
 
 import pytest
 
+from mirrormq.base import limits
+from mirrormq.node import effects as fx
+from mirrormq.node import peerframes
 from mirrormq.wire import methods
 from mirrormq.wire.methods import Method
 from tests.support.kernelkit import PERSISTENT, publish, settle_method
@@ -215,3 +218,43 @@ def test_what_a_client_settled_while_the_queue_was_handed_over_is_told_though_th
     assert left(group) == [(1, True)]
     group.advance(2)
     assert not node.vhosts["/"].queues["q"].subscriptions
+
+
+def test_a_process_is_not_told_what_became_of_acknowledgements_of_the_one_before_on_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(limits, "forward_settles_kept", 1)
+    group = site()
+    taker = holder(group, "d", 2)
+    group.cuts |= {frozenset(("a", "b"))}
+    taker.client.send(methods.BasicAck(1))
+    taker.client.send(methods.TxCommit())
+    group.run()
+    group.kill("d")
+    group.start("d", *group.names)
+    group.wait(lambda: group["d"].is_open, "d serves clients")
+    taker = Consumer(group, group["d"].client())
+    taker.wait_taken(1)
+    told = settled_frames(group, "a", "d")
+    group.cuts.clear()
+    group.advance(1)
+    assert group.in_sync() == {"a", "b"}
+    assert told == []
+    taker.ack_all()
+    group.advance(1)
+    assert len(told) == 1
+
+
+def settled_frames(group: Site, source: str, target: str) -> list[peerframes.Settled]:
+    """What one node tells another from now on of deliveries that have ended."""
+    found: list[peerframes.Settled] = []
+    send = group[source].to_peer
+
+    def listen(effect: fx.Send | fx.Cut) -> None:
+        if isinstance(effect, fx.Send) and effect.peer == target and effect.payload[0] == peerframes.FAMILY:
+            frame = peerframes.decode(effect.payload)
+            found.extend([frame] if isinstance(frame, peerframes.Settled) else [])
+        send(effect)
+
+    group[source].to_peer = listen  # type: ignore[method-assign]
+    return found
