@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from mirrormq.base import limits
 from mirrormq.base.errors import AmqpError, not_found
 from mirrormq.broker.inherited import since_of
+from mirrormq.kernel.forward import Malformed
 from mirrormq.node import peerframes
-from mirrormq.node.peerframes import Answer, Got
+from mirrormq.node.peerframes import Answer, BadFrame, Got
 
 if TYPE_CHECKING:
     from mirrormq.broker.queue import Queue
@@ -298,8 +299,13 @@ class PeerLink:
     def answered(self, answer: Answer | Got) -> None:
         """An answer came; one that nobody waits for is ignored."""
         waiting = self._requests.pop(answer.request, None)
-        if waiting is not None:
+        if waiting is None:
+            return
+        try:
             waiting(answer)
+        except (BadFrame, Malformed):
+            self._requests[answer.request] = waiting  # it costs the link: whoever waits must hear of that
+            raise
 
     def asker(self, request: int) -> Asker:
         """Who has just sent this request."""

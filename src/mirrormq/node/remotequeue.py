@@ -374,7 +374,6 @@ class RemoteQueue:
             inlet.give_back_unseen()
             self.switch.when_leased.append(lambda: self._get(channel, inlet, again))
             return
-        inlet.awaited -= 1
         if isinstance(answer, Got) and inlet.core.gone:
             self.subscriptions.disown(inlet)
         if isinstance(answer, Got) and not inlet.core.gone and answer.outlet == inlet.number:
@@ -385,6 +384,7 @@ class RemoteQueue:
         else:
             failure = self.read(answer)
             self._gets[channel.uid] = failure if isinstance(failure, AmqpError) else self.is_down()
+        inlet.awaited -= 1  # not before: what cannot be taken costs the link, and it is asked for again
         if channel.closing:
             del self._gets[channel.uid]
             if not inlet.core.gone:

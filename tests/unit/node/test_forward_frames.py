@@ -170,3 +170,23 @@ def test_a_peer_gone_wrong_costs_its_link_and_the_node_goes_on(seed: int):
     client.publish("later", b"x")
     client.send(methods.BasicGet(queue="later", no_ack=True))
     client.expect(methods.BasicGetOk)
+
+
+def test_a_get_whose_answer_cannot_be_taken_ends_with_the_link_and_not_never():
+    kit = ClusterKit()
+    kit["master"].client().declare("q")
+    client = kit["home"].client()
+    client.publish("q", b"x")
+    kit.hold("master", "home")
+    client.send(methods.BasicGet(queue="q"))
+    wire = kit.wires["master", "home"]
+    frames = [peerframes.decode(frame) for frame in wire]
+    [(at, got)] = [(at, one) for at, one in enumerate(frames) if isinstance(one, peerframes.Got)]
+    wire[at] = peerframes.got(got.request, got.outlet, got.tag + 1, got.left, bytes(got.data[got.at :]))
+    kit.release()
+    assert [(one, other) for one, other, _ in kit.cuts] == [("home", "master")]
+    assert client.expect(methods.ChannelClose).reply_code == 404
+    kit.heal("home", "master")
+    client = kit["home"].client()
+    client.send(methods.BasicGet(queue="q"))
+    client.expect(methods.BasicGetOk)
