@@ -27,7 +27,7 @@ SECONDS = float(os.environ.get("SIM_SECONDS", "45"))
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
 PLANTED_SEEDS = 12
 HINTS = {
-    "delivered-too-early": 17,
+    "delivered-too-early": 24,
     "lease-not-needed": 14,
     "resend-taken-twice": 13,
     "committed-without-mirrors": 15,
