@@ -147,11 +147,22 @@ MODE_SEEDS = {
 }
 """Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""
 
+MODE_TX_SEEDS = {
+    4100027: "what a client held since its node was the master came back after the next one, and ended the node",
+}
+"""The same, with clients that use transactions."""
+
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", MODE_SEEDS)
 def test_what_failed_once_in_a_partition_mode_keeps_every_promise(seed: int) -> None:
     assert run_seed(seed, mode=ANY_MODE, transactions=False).problem == ""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seed", MODE_TX_SEEDS)
+def test_what_failed_once_in_a_partition_mode_with_transactions_keeps_every_promise(seed: int) -> None:
+    assert run_seed(seed, mode=ANY_MODE, transactions=True).problem == ""
 
 
 @pytest.mark.timeout(180)

@@ -51,7 +51,12 @@ cdef inline Entry* chunk_items(Chunk* c) noexcept:
     return <Entry*>((<uint8_t*>c) + sizeof(Chunk))
 
 cdef inline uint64_t entry_cost(const Entry* e) noexcept:
-    """Bytes of memory an entry and its message take, those of the allocator left out."""
+    """Bytes of memory an entry and its message take, those of the allocator left out.
+
+    There is no message where it lies in a log: of what a client holds since this node was the master.
+    """
+    if e.msg == NULL:
+        return sizeof(Entry)
     return sizeof(Entry) + sizeof(Msg) + e.msg.route_len + e.msg.props_len + e.msg.body_len
 
 cdef int list_push(EntryList* l, const Entry* e) except -1

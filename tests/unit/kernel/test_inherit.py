@@ -191,6 +191,21 @@ def test_what_a_client_holds_becomes_that_of_a_master_here_if_it_is_known():
     assert kit.channel.unacked == 0
 
 
+def test_what_a_client_has_held_through_two_masters_comes_back_though_its_message_lies_in_a_log():
+    kit = Kit()
+    queue, core = delivered(kit, 3)
+    forward.move_out(kit.channel, queue, core, 1, [(1, 1)])
+    here = promoted(kit, 3, 3)
+    assert forward.move_in(kit.channel, core, here, {1, 2, 3}) == 3
+    further = inlet(kit)
+    forward.move_out(kit.channel, here, further, 1, [(1, 1)])
+    kit.channel.nack(2, False, True)
+    kit.channel.release()
+    spans, pairs = forward.take_returned(further)
+    assert spans == [(2, 2), (1, 1), (3, 3)]
+    assert list(PAIR.iter_unpack(pairs)) == [(2, 1), (1, 1), (3, 1)]
+
+
 def test_tags_are_given_anew_for_another_master():
     kit = Kit()
     queue, core = delivered(kit, 3)
