@@ -148,7 +148,7 @@ MODE_SEEDS = {
 """Seeds that failed once in the partition modes they choose, each with what was wrong, mostly the checker."""
 
 MODE_TX_SEEDS = {
-    4100027: "what a client held since its node was the master came back after the next one, and ended the node",
+    4100027: "what a client held since its node was the master came back when it was not: the node ended",
 }
 """The same, with clients that use transactions."""
 

@@ -318,8 +318,12 @@ def on_get(switch: "Switch", link: PeerLink, frame: Get) -> None:
 
     def go_on() -> None:
         # After a break the home node has asked again: what this took out nobody would expect.
-        if asker.is_there:
+        if not asker.is_there:
+            return
+        try:
             _get(switch, asker, outlet, frame, go_on)
+        except AmqpError as error:
+            asker.refuse(error)  # a query may have got the queue for itself while the head was read
 
     go_on()
 

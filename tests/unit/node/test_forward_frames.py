@@ -9,6 +9,7 @@ from mirrormq.kernel.message import Message
 from mirrormq.node import peerframes
 from mirrormq.node.peerframes import BadFrame
 from mirrormq.wire import methods
+from tests.support.bulkkit import BulkUser
 from tests.support.clusterkit import ClusterKit
 from tests.support.kernelkit import PERSISTENT, Kit, publish, settle_method
 
@@ -190,3 +191,18 @@ def test_a_get_whose_answer_cannot_be_taken_ends_with_the_link_and_not_never():
     client = kit["home"].client()
     client.send(methods.BasicGet(queue="q"))
     client.expect(methods.BasicGetOk)
+
+
+def test_a_get_that_waited_is_refused_when_a_query_has_the_queue_for_itself_by_then():
+    kit = ClusterKit()
+    kit["master"].client().declare("q", durable=True)
+    client = kit["home"].client()
+    query = BulkUser.logged_in(kit["master"])
+    client.publish("q", b"x", properties=PERSISTENT)
+    kit["master"].hold_flushes = True
+    client.send(methods.BasicGet(queue="q"))
+    asked = query.send("cursor_open", queue="q", name="c", at="earliest", mode="consume", query="orders")
+    kit["master"].hold_flushes = False
+    kit.run()
+    assert query.answer(asked)
+    assert client.expect(methods.ChannelClose).reply_code == 403
