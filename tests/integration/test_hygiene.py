@@ -215,6 +215,26 @@ def test_a_node_ends_with_its_program_even_before_it_is_ready(tmp_path: Path) ->
     assert ended.returncode in {0, 128 + signal.SIGTERM}
 
 
+SIGNALLED_WHILE_THE_LOOP_STARTS = """
+import os, signal, socket, sys
+make = socket.socketpair
+def made(*args, **more):  # the loop makes one for signals
+    os.kill(os.getpid(), signal.SIGTERM)
+    return make(*args, **more)
+socket.socketpair = made
+from mirrormq.runtime.main import serve
+sys.exit(serve(sys.argv[1:]))
+"""
+
+
+def test_a_signal_in_the_middle_of_the_loops_start_is_served_behind_it(tmp_path: Path) -> None:
+    words = ["--listen", "127.0.0.1:0", "--no-admin", "--data", str(tmp_path)]
+    command = [sys.executable, "-c", SIGNALLED_WHILE_THE_LOOP_STARTS, *words]
+    ended = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    assert b"Traceback" not in ended.stderr
+    assert ended.returncode == 0
+
+
 def test_secrets_never_reach_the_log(tmp_path: Path) -> None:
     environment = {"MIRRORMQ_DEFAULT_PASS": "swordfish-one", "MIRRORMQ_LOG_DEFAULT_LEVEL": "debug"}
     with running(tmp_path, environment=environment) as node:

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -150,15 +150,13 @@ def _run(options: argparse.Namespace, settings: Settings, log: Log) -> int:
 
     if options.stop_on_eof:
         threading.Thread(target=_stop_on_eof, name="stdin", daemon=True).start()
-    running: Coroutine[object, object, int] | None = None
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            running = server.run(on_ready)
-            return runner.run(running)
-    finally:
-        # SIGTERM may end this before the loop has taken the coroutine, which nobody would then ever close.
-        if running is not None:
-            running.close()
+    # From here on a signal is only noted until the loop has its own handlers: one that raised in the middle
+    # of the loop's start would leave a loop that neither runs nor can be closed.
+    early: list[str] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: early.append(signal.Signals(number).name))
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        return runner.run(server.run(on_ready, early))
 
 
 def _stop_on_eof() -> None:

@@ -16,7 +16,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,13 +79,18 @@ class Server:
         """Write a log line."""
         self.log.note(level, text, fields, clock.now().wall)
 
-    async def run(self, on_ready: Callable[[Ready], None]) -> int:
-        """Serve until a signal, an administrator or a failure ends it; returns the exit code."""
+    async def run(self, on_ready: Callable[[Ready], None], early: Sequence[str] = ()) -> int:
+        """Serve until a signal, an administrator or a failure ends it; returns the exit code.
+
+        `early`: signals that came, and still come, until this has handlers for them.
+        """
         self.loop = asyncio.get_running_loop()
         self._stop: asyncio.Future[str] = self.loop.create_future()
         self._now: asyncio.Future[str] = self.loop.create_future()
         self._on_ready = on_ready
         self._install_signals()
+        for name in early:
+            self._on_stop_signal(name)
         heap.tune_memory()
         self.files_max = hygiene.raise_file_limit()
         # Whatever has come up goes down again in the opposite order, however far the start got.
