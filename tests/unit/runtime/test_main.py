@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import logging
 import os
 import shlex
-import signal
 import socket
-import warnings
 from pathlib import Path
 
 import pytest
@@ -97,29 +92,6 @@ def test_a_process_is_shown_by_its_command() -> None:
     assert describe_process(HERE).startswith(f"process {HERE} (")
     assert describe_process(2**22 + 1) == f"process {2**22 + 1}"
     assert port_owner(1) == "another program"
-
-
-def test_a_node_told_to_end_before_its_loop_runs_leaves_nothing_half_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def told_to_end(_runner: asyncio.Runner, _main: object) -> None:
-        os.kill(HERE, signal.SIGTERM)
-
-    monkeypatch.setattr(asyncio.Runner, "run", told_to_end)
-    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)  # the log of a node that has ended
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            with pytest.raises(SystemExit) as ended:
-                main.serve(["--data", str(tmp_path / "node"), "--no-admin", "--listen", "127.0.0.1:1"])
-            code = ended.value.code
-            del ended  # its traceback holds all that was left behind
-            gc.collect()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert code == 128 + signal.SIGTERM
-    assert [str(one.message) for one in said] == []
 
 
 def test_a_command_that_works_is_offered_for_a_busy_port() -> None:
